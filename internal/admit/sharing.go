@@ -260,7 +260,7 @@ func (s Sharing) export(_ context.Context, r Request) error {
 			}
 		}
 	}
-	if err := s.Extra(e.Annotations); err != nil {
+	if err := s.Extra(e.Annotations); err != nil && e.DeletionTimestamp == nil {
 		return r.Forbid(err)
 	}
 	return s.asks(r, e.Spec.PermissionClaims)

@@ -89,6 +89,7 @@ func (a *APIs) New(ctx context.Context, c cluster.Name, path cluster.Path, expor
 		s.binding.Spec.PermissionClaims = accepted(ready.export)
 		s.complete(ready.bound)
 		s.claims(ready.export)
+		s.binding.Annotations = ready.export.Extra.Set(s.binding.Annotations)
 		s.finish(s.binding.DeepCopy())
 		stored, err := values.Unstructured(s.binding, apisv1alpha2.GroupVersion.WithKind("APIBinding"))
 		if err != nil {

@@ -272,6 +272,7 @@ func (s *steps) run(ctx context.Context, in map[string]any, b *budget) (map[stri
 func (s *steps) reset(out map[string]any) {
 	o := &unstructured.Unstructured{Object: out}
 	key := apisv1alpha1.PreserveAnnotationPrefix + s.to
+	has := merging.TakeParts(o, key)
 	annotations := o.GetAnnotations()
 	text, found := annotations[key]
 	if !found {
@@ -282,7 +283,6 @@ func (s *steps) reset(out map[string]any) {
 		annotations = nil
 	}
 	o.SetAnnotations(annotations)
-	has := merging.TakeParts(o, key)
 	kept := map[string]any{}
 	if err := utiljson.Unmarshal([]byte(text), &kept); err != nil {
 		return

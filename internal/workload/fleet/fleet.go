@@ -72,7 +72,7 @@ func newFleet(ctx context.Context, m *manager, t *term, compute kcp.ClusterName)
 		Evictions: m.options.Evictions, Stop: m.options.Stop, Lapsed: f.lapsed, Say: f.sum,
 	})
 	if ends || export.Ending(e) { // before the first decision
-		f.beginRetirement(e)
+		f.beginRetirement(e, ends)
 	}
 	return f, nil
 }

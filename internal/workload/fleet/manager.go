@@ -122,7 +122,6 @@ func (m *manager) target(ctx context.Context, in *term, key kcp.Key) error {
 			return err
 		}
 	}
-	id := f.keyOf(t)
 	switch {
 	case t.DeletionTimestamp != nil && !slices.Contains(t.Finalizers, workload.DisconnectFinalizer):
 		return nil
@@ -133,6 +132,16 @@ func (m *manager) target(ctx context.Context, in *term, key kcp.Key) error {
 			return err
 		}
 	}
+	attended := f.attend(ctx, t)
+	if t.DeletionTimestamp != nil || !export.Ending(e) {
+		return attended
+	}
+	return cmp.Or(f.endExport(ctx, t, e), attended) // also for one that cannot be attended: the time for it ends
+}
+
+// attend connects to a target, and writes what the seat belt and the state of the target demand.
+func (f *fleet) attend(ctx context.Context, t *workload.SyncTarget) error {
+	id := f.keyOf(t)
 	if err := f.connect(t, id); err != nil {
 		refused := &connection{fleet: f, name: t.Name, id: id, seen: time.Now(), alive: time.Now()}
 		refused.observe(ctx, nil, physical.Because(workload.TooMany, err))
@@ -144,9 +153,6 @@ func (m *manager) target(ctx context.Context, in *term, key kcp.Key) error {
 	}
 	if t.DeletionTimestamp != nil || cleans {
 		return kcp.After(time.Second) // until its workloads are elsewhere, or it has removed what began elsewhere
-	}
-	if export.Ending(e) {
-		return f.endExport(ctx, t, e)
 	}
 	return nil
 }
@@ -271,8 +277,10 @@ func (m *manager) dropEmpty(ctx context.Context, f *fleet) error {
 	if len(f.term.targets.List(f.compute)) > 0 {
 		return nil
 	}
-	if done, err := f.dissolved(ctx); err != nil || !done {
-		return cmp.Or(err, kcp.After(soon))
+	if !f.overdue() { // as in the deletion of an export
+		if done, err := f.dissolved(ctx); err != nil || !done {
+			return cmp.Or(err, kcp.After(soon))
+		}
 	}
 	if err := m.freeCompute(ctx, f.compute); err != nil {
 		return err

@@ -2,7 +2,9 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,8 +54,8 @@ type retirement struct {
 }
 
 // beginRetirement makes the scheduler remove the copies of all workloads. The time for that begins when the first
-// server began, as the export or the status of a SyncTarget says.
-func (f *fleet) beginRetirement(e *apis.APIExport) {
+// server began, as the export or the status of a SyncTarget says. ends tells that the compute workspace goes, too.
+func (f *fleet) beginRetirement(e *apis.APIExport, ends bool) {
 	here := time.Now()
 	began := here
 	if export.Ending(e) {
@@ -67,7 +69,7 @@ func (f *fleet) beginRetirement(e *apis.APIExport) {
 	}
 	f.mu.Lock()
 	if f.retirement.abandoned == nil { // no other worker was first
-		f.retirement = retirement{export: export.Ending(e), began: began, here: here, abandoned: map[string]bool{}, mute: map[kcp.Key]bool{}}
+		f.retirement = retirement{export: export.Ending(e) && !ends, began: began, here: here, abandoned: map[string]bool{}, mute: map[kcp.Key]bool{}}
 	}
 	f.mu.Unlock()
 	f.scheduler.Retire()
@@ -81,13 +83,17 @@ func (f *fleet) retire(ctx context.Context, t *workload.SyncTarget, e *apis.APIE
 		return nil
 	}
 	if !f.scheduler.Retiring() {
-		if ends, err := f.ends(ctx, f.compute); !ends && !export.Ending(e) || err != nil {
+		ends, err := f.ends(ctx, f.compute)
+		if !ends && !export.Ending(e) || err != nil {
 			return err
 		}
-		f.beginRetirement(e)
+		f.beginRetirement(e, ends)
 		for _, of := range f.term.targets.List(f.compute) { // one of them may keep its copies
 			f.inventory.LearnTarget(of.Name)
 		}
+	}
+	if err := f.widen(ctx, t); err != nil {
+		return err
 	}
 	if f.abandoned(t) || !f.holds(t, true) {
 		return nil
@@ -112,6 +118,22 @@ func (f *fleet) retire(ctx context.Context, t *workload.SyncTarget, e *apis.APIE
 			f.retirement.abandoned[f.keyOf(t)] = true
 		}
 	}
+	return nil
+}
+
+// widen makes the retirement of an export that of its compute workspace, if that is deleted meanwhile with the SyncTarget:
+// then the parent of the workspace gets the Events.
+func (f *fleet) widen(ctx context.Context, t *workload.SyncTarget) error {
+	if t.DeletionTimestamp == nil || f.retires("", "export") == "" {
+		return nil
+	}
+	ends, err := f.ends(ctx, f.compute)
+	if err != nil || !ends {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.retirement.export = false
 	return nil
 }
 
@@ -157,7 +179,18 @@ func (f *fleet) tellRetirement(ctx context.Context, t *workload.SyncTarget, c co
 // refuses reports whether a workspace takes no Event or status, such as one that is being deleted, or one with a webhook
 // that fails.
 func refuses(err error) bool {
-	return apierrors.IsInternalError(err) || apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	switch code := status.Status().Code; code {
+	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
+		return false
+	case http.StatusInternalServerError:
+		return true
+	default:
+		return code >= 400 && code < 500
+	}
 }
 
 // abandoned reports whether the deletion of the compute workspace does not wait for a SyncTarget any more. The server

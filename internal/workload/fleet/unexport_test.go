@@ -1,6 +1,7 @@
 package fleet_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -132,6 +133,49 @@ func TestDeadClusterDoesNotKeepTheExport(t *testing.T) {
 	}
 	placed(t, s.shop, false)
 	deleted(t, s.shop)
+}
+
+// TestFencedClusterDoesNotKeepTheExport expects that the deletion of the export goes on without a physical cluster that was
+// fenced, is not any more, and never answers again: what it removes first does not delay the end.
+func TestFencedClusterDoesNotKeepTheExport(t *testing.T) {
+	s := newSite(t, fleet.Options{Expire: time.Second, Retire: time.Second})
+	s.shop.Apply(workloads)
+	s.runs(t, deployments(), "web")
+	if err := s.far.Close(); err != nil {
+		t.Fatal(err)
+	}
+	east := func() *workload.SyncTarget {
+		of, err := s.compute.targets.Get(t.Context(), "east", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return of
+	}
+	eventually(t, func() error {
+		since := east().Status.UnreachableSince
+		if since == nil {
+			return errors.New("the physical cluster answers")
+		}
+		return s.fence(t, fmt.Sprintf(`{"unreachableSince":%q}`, since.UTC().Format(time.RFC3339)))
+	})
+	eventually(t, func() error {
+		if !east().Status.Conditions.IsTrue(workload.Fenced) {
+			return errors.New("the SyncTarget is not fenced")
+		}
+		return nil
+	})
+	if err := s.fence(t, "null"); err != nil {
+		t.Fatal(err)
+	}
+	s.unexport(t)
+	s.unexported(t)
+}
+
+// fence sets the fence of the SyncTarget.
+func (s *site) fence(t *testing.T, to string) error {
+	t.Helper()
+	_, err := s.compute.targets.Patch(t.Context(), "east", types.MergePatchType, []byte(`{"spec":{"fence":`+to+`}}`), metav1.PatchOptions{})
+	return err
 }
 
 // TestUnusedExport expects that an export whose SyncTargets are gone can be deleted, also if that happened while no

@@ -158,8 +158,13 @@ func (h *history) write(ctx context.Context, d *unstructured.Unstructured, p pla
 		}
 		of := at.Beside(at.GroupResource, made.GetName())
 		err = h.cache.Create(ctx, of, made)
-		if has := h.sets.Objects.Get(of.Key); apierrors.IsAlreadyExists(err) && (has == nil || metav1.IsControlledBy(has, d)) {
-			return kcp.After(time.Second) // the cache has it soon
+		if apierrors.IsAlreadyExists(err) {
+			switch has := h.sets.Objects.Get(of.Key); {
+			case has == nil:
+				return kcp.After(time.Second) // the cache has it soon
+			case metav1.IsControlledBy(has, d): // it is being deleted, or its users changed it
+				return kcp.After(refused)
+			}
 		}
 		if err != nil {
 			return &failure{"ReplicaSetCreateError", fmt.Sprintf("create new replica set %q", made.GetName()), err}

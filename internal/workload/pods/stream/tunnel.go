@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -148,7 +149,7 @@ func (t *tunnel) pass(w http.ResponseWriter, req *http.Request) {
 		from = buffered.Reader
 	}
 	if err := head(near, resp); err == nil {
-		t.join(t.Context, answered{near, from, far, resp.Header.Get(httpstream.HeaderProtocolVersion)})
+		t.join(t.Context, answer(near, from, far, resp))
 	}
 }
 
@@ -169,7 +170,7 @@ func (t *tunnel) serve(ctx context.Context, near net.Conn) {
 	}
 	defer closeEnd(far)
 	if err := head(near, resp); err == nil {
-		t.join(ctx, answered{near, from, far, resp.Header.Get(httpstream.HeaderProtocolVersion)})
+		t.join(ctx, answer(near, from, far, resp))
 	}
 }
 
@@ -189,20 +190,27 @@ type answered struct {
 	near     io.ReadWriteCloser
 	from     io.Reader // what near reads
 	far      io.ReadWriteCloser
-	protocol string
+	frames   bool   // of SPDY
+	protocol string // of the streams in it
+}
+
+// answer returns the connection of a response that upgrades it.
+func answer(near io.ReadWriteCloser, from io.Reader, far io.ReadWriteCloser, resp *http.Response) answered {
+	spdy := strings.HasPrefix(strings.ToLower(resp.Header.Get("Upgrade")), "spdy/")
+	return answered{near, from, far, spdy, resp.Header.Get(httpstream.HeaderProtocolVersion)}
 }
 
 // join copies in both directions until one ends, or ctx does. The client of a command that the server ends learns why.
 func (t *tunnel) join(ctx context.Context, c answered) {
 	end := sync.OnceFunc(func() { _, _ = c.near.Close(), c.far.Close() })
 	why := func() string { return "" }
-	if t.command {
+	if t.command && c.frames { // others have other frames
 		why = sync.OnceValue(t.Why)
 	}
 	over := make(chan struct{})
 	defer context.AfterFunc(ctx, func() {
+		closeEnd(c.far)
 		if why() != "" {
-			closeEnd(c.far)
 			select {
 			case <-over:
 			case <-time.After(last): // the client does not read
@@ -213,7 +221,12 @@ func (t *tunnel) join(ctx context.Context, c answered) {
 	defer close(over)
 	to := &spdyWriter{to: c.near}
 	var both sync.WaitGroup
-	both.Go(func() { defer end(); _, _ = io.Copy(c.far, c.from) }) // an end of either side is the end
+	both.Go(func() {
+		_, _ = io.Copy(c.far, c.from)
+		if ctx.Err() == nil || why() == "" { // otherwise the client is told first
+			end() // an end of either side is the end
+		}
+	})
 	both.Go(func() {
 		defer end()
 		_, _ = io.Copy(to, c.far)
