@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -69,6 +70,11 @@ func TestAWithdrawnClaimStaysWithdrawn(t *testing.T) {
 		for left := is.entries[1:]; ; left = left[1:] {
 			applies(t, client, with(left...))
 			o := must(client.Get(t.Context(), is.name, metav1.GetOptions{}))(t)
+			for _, shown := range append(must(old.List(t.Context(), metav1.ListOptions{}))(t).Items, *must(old.Get(t.Context(), is.name, metav1.GetOptions{}))(t), *o) {
+				if strings.Contains(fmt.Sprint(shown.Object["metadata"]), "merge.kcp.io") {
+					t.Errorf("%s: the merge shows in %v", name, shown.Object["metadata"])
+				}
+			}
 			if got, _, _ := unstructured.NestedSlice(o.Object, "spec", "permissionClaims"); len(got) != len(left) {
 				t.Errorf("%s: %v after an apply of %v", name, got, left)
 			}

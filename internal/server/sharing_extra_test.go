@@ -61,6 +61,25 @@ func TestBindingsHaveTheAnnotationsOfTheirExport(t *testing.T) {
 	}
 }
 
+// TestDefaultBindingsHaveTheAnnotationsOfTheirExport shows that the default bindings of a new workspace have the annotations
+// when its creation returns.
+func TestDefaultBindingsHaveTheAnnotationsOfTheirExport(t *testing.T) {
+	t.Parallel()
+	p, owner := exporter(t), newTenant(t)
+	owner.create(workspaceTypes, typeBinding("shop", "Maintain", p.name))
+	for _, want := range []string{"map[]", "map[team:blue]"} {
+		name := fmt.Sprint("w", len(want))
+		in := owner.inside(owner.create(workspaces, of(name, "", "shop")))
+		all := must(in.any.Resource(apiBindings).List(t.Context(), metav1.ListOptions{}))(t)
+		for _, b := range all.Items {
+			if text(&b, "spec", "reference", "export", "name") == "widgets" && extraOf(&b) != want {
+				t.Errorf("the default binding %s has %s, want %s", b.GetName(), extraOf(&b), want)
+			}
+		}
+		p.merge(apiExports, "", "widgets", `{"metadata":{"annotations":{"extra.apis.kcp.io/team":"blue"}}}`)
+	}
+}
+
 // TestMistakesAreNamedInTheirField shows that errors name a field of the object that was written, and its mistake.
 func TestMistakesAreNamedInTheirField(t *testing.T) {
 	t.Parallel()
