@@ -19,9 +19,9 @@ const (
 	// target any more.
 	DisconnectFinalizer = "workload.kcp.io/disconnect"
 
-	// InUseFinalizer is on every ResourceProfile that is in effect. It is removed when no object of
-	// its resource is placed any more. It is also on the export of a compute workspace with SyncTargets,
-	// and is removed when the physical clusters have removed the copies of all workloads.
+	// InUseFinalizer is on every ResourceProfile in effect until no object of its resource is placed, and on
+	// the export of a compute workspace with SyncTargets until the physical clusters have removed the copies
+	// of all workloads.
 	InUseFinalizer = "workload.kcp.io/in-use"
 
 	// OrphanAnnotation is on a SyncTarget whose objects stay in the physical cluster when it is
@@ -100,8 +100,8 @@ const (
 	// EvictionsHeld is True while a physical cluster does not answer and no workload leaves it,
 	// because most others do not answer either.
 	EvictionsHeld conditions.Type = "EvictionsHeld"
-	// CopiesRemoved is False while the compute workspace or its export is being deleted and the
-	// physical cluster has copies of workloads. The export has it, too.
+	// CopiesRemoved is a condition of SyncTargets and of the export of a compute workspace. It is False while
+	// the workspace or the export is being deleted and physical clusters have copies of workloads.
 	CopiesRemoved conditions.Type = "CopiesRemoved"
 )
 

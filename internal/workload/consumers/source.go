@@ -66,8 +66,8 @@ func (c *Cache) distinct(id engine.ID) (all []engine.ID) {
 	return all
 }
 
-// state returns a text that changes with an object that others refer to, and whether one of these has a part at a
-// target.
+// state returns a text that changes whenever a referenced object changes. used reports whether an object that refers
+// to it has a part at the target.
 func (c *Cache) state(target string, id engine.ID) (state string, used bool) {
 	if !c.usedAt(target, id) {
 		return "", false

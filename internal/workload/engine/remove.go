@@ -191,7 +191,7 @@ func (j *job) removed(ctx context.Context) error {
 
 // dropNeeds removes the dependencies in the namespace that no other object needs, as the server confirms. A dependency
 // that the physical cluster refuses to delete stays, and does not keep the object in its workspace. Only while the
-// compute workspace goes, the report says that it stays: nobody would try again.
+// compute workspace goes, the report says that it stays, because nothing retries after that.
 func (j *job) dropNeeds(ctx context.Context) error {
 	for id, p := range j.dependencies() {
 		of := &job{Engine: j.Engine, profile: p, id: id, from: j.from}

@@ -16,8 +16,8 @@ import (
 	"github.com/unforked/kcp/internal/workload/objects"
 )
 
-// An export of a compute workspace with SyncTargets has a finalizer. A user may delete it: then the physical clusters
-// remove the copies of all workloads first, as the server reaches the consumers through the export alone.
+// The export of a compute workspace with SyncTargets has a finalizer, because the server reaches consumers only through the
+// export. If a user deletes the export, the physical clusters first remove all copies.
 
 // Hold puts the finalizer on an export.
 func (e *Exports) Hold(ctx context.Context, of *apis.APIExport) error {
@@ -79,8 +79,8 @@ func (e *Exports) Say(ctx context.Context, of *apis.APIExport, c conditions.Cond
 	return objects.IgnoreGone(err)
 }
 
-// ReleaseUnused removes the finalizer from the exports of logical clusters that are not among those that are used: a user
-// removed their SyncTargets while no server led.
+// ReleaseUnused removes the finalizer from exports whose logical clusters have no SyncTargets: users may remove these
+// while no server leads. used returns the logical clusters that have some.
 func (e *Exports) ReleaseUnused(ctx context.Context, used func(context.Context) (map[kcp.ClusterName]bool, error)) error {
 	all, err := e.in("*")
 	if err != nil {

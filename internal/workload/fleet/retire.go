@@ -54,7 +54,8 @@ type retirement struct {
 }
 
 // beginRetirement makes the scheduler remove the copies of all workloads. The time for that begins when the first
-// server began, as the export or the status of a SyncTarget says. ends tells that the compute workspace goes, too.
+// server began, as the export or the status of a SyncTarget says. ends is true if the compute
+// workspace is being deleted, too.
 func (f *fleet) beginRetirement(e *apis.APIExport, ends bool) {
 	here := time.Now()
 	began := here
@@ -121,8 +122,8 @@ func (f *fleet) retire(ctx context.Context, t *workload.SyncTarget, e *apis.APIE
 	return nil
 }
 
-// widen makes the retirement of an export that of its compute workspace, if that is deleted meanwhile with the SyncTarget:
-// then the parent of the workspace gets the Events.
+// widen turns the retirement of an export into that of its compute workspace if the workspace is deleted, too. The Events
+// then go to its parent.
 func (f *fleet) widen(ctx context.Context, t *workload.SyncTarget) error {
 	if t.DeletionTimestamp == nil || f.retires("", "export") == "" {
 		return nil
@@ -208,8 +209,8 @@ func (f *fleet) deadline() time.Time {
 	return f.retirement.began.Add(f.options.Retire)
 }
 
-// overdue reports whether the deletion of the compute workspace or its export waits for nothing any more, not even for consumers that
-// refuse the writes of the server. [export.Exports.Free] tries again later.
+// overdue reports whether the deletion of the compute workspace or its export stops waiting, even for consumers that
+// refuse the server's writes. [export.Exports.Free] retries these later.
 func (f *fleet) overdue() bool {
 	if !f.scheduler.Retiring() {
 		return false
@@ -223,8 +224,8 @@ func (f *fleet) overdue() bool {
 	return time.Now().After(since.Add(f.options.Retire / 10))
 }
 
-// record makes a message about a SyncTarget an Event of the Workspace, if nothing else is left of the compute workspace,
-// or of the export.
+// record writes a message about a SyncTarget as an Event: of the APIExport if only the export is deleted, otherwise of the
+// Workspace in the parent.
 func (f *fleet) record(ctx context.Context, t *workload.SyncTarget, message string) error {
 	if f.retires("", "export") != "" {
 		return f.warn(ctx, f.compute, objects.Warning{

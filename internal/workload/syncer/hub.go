@@ -31,8 +31,8 @@ type Source struct {
 	Assigned func(target string) []engine.ID
 	// Needs returns what an object refers to, also by its service account.
 	Needs func(engine.ID) []engine.ID
-	// State returns a text that changes with an object that others refer to, and whether one of these has a part
-	// at the target.
+	// State returns a text that changes whenever a referenced object changes. used reports whether an object that
+	// refers to it has a part at the target.
 	State       func(target string, of engine.ID) (state string, used bool)
 	Assignments *kcp.Kind[*workload.Assignment]
 	Reports     *kcp.Kind[*workload.TargetStatus]

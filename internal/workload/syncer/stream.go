@@ -20,7 +20,7 @@ const mostGone = 1000
 type id struct {
 	of  schema.GroupResource
 	key kcp.Key
-	// need is the resource of an object that others refer to, which is among the workloads. It is empty for others.
+	// need is set for referenced objects, such as ConfigMaps: it is their resource, while of is that of workloads.
 	need schema.GroupResource
 }
 

@@ -96,8 +96,8 @@ func (c *Compactor) take(now time.Time, age time.Duration) int64 {
 	return rev
 }
 
-// Run compacts until ctx ends. deleted returns the number of deletions since the start. The compactor of Kubernetes does not run, because in-process
-// clients have no endpoints.
+// Run compacts until ctx ends. deleted returns the number of deletions since the start. Kubernetes' compactor cannot be
+// used: it needs endpoints, which an in-process client lacks.
 func (c *Compactor) Run(ctx context.Context, client *clientv3.Client, deleted func() int64) {
 	every := space.MeasureEvery
 	if c.Kept > 0 {

@@ -1,5 +1,5 @@
-// Package outage tells errors of etcd apart, and makes API statuses of them: etcd is full, or cannot be
-// reached, or may have made a write or not.
+// Package outage classifies errors of etcd and converts them to API statuses: etcd is full, cannot be
+// reached, or may have made a write.
 package outage
 
 import (
