@@ -104,7 +104,7 @@ func (o *options) peerAddress() error {
 func operationRefusals() []refusal {
 	return []refusal{
 		{[]string{"admission-control-config-file"}, "no admission rule has a configuration"},
-		{[]string{"admission-control"}, "all admission rules are on; --disable-admission-plugins names those that must be off"},
+		{[]string{"admission-control"}, "all supported admission plugins are on and cannot be disabled; leave it out"},
 		{[]string{"emulated-version", "min-compatibility-version", "emulation-forward-compatible", "runtime-config-*"}, "the server behaves as its own version of Kubernetes and no other"},
 		{[]string{"watch-cache", "watch-cache-sizes", "default-watch-cache-size"}, "watch caches are there when they pay, as large as they need to be"},
 		{[]string{"storage-backend"}, "objects are stored in etcd"},

@@ -69,7 +69,7 @@ func (p Plugins) Check(own, further Rules) error {
 	}
 	for _, name := range p.Disable {
 		if has(own, name) || inForce().Has(name) && !has(further, name) {
-			return fmt.Errorf("--disable-admission-plugins: %q protects the integrity of logical clusters and cannot be disabled; leave it out", name)
+			return fmt.Errorf("--disable-admission-plugins: %q is always in force and cannot be disabled; leave it out", name)
 		}
 	}
 	return nil

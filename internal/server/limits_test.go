@@ -261,12 +261,12 @@ func TestPlugins(t *testing.T) {
 		t.Errorf("a rule that is off: %v", err)
 	}
 	for want, p := range map[string]admit.Plugins{
-		`no admission plugin "Unheard"`:                          {Enable: []string{"Unheard"}},
-		`both name "example.com/No"`:                             {Enable: []string{"example.com/No"}, Disable: []string{"example.com/No"}},
-		`"EventRateLimit" is not served`:                         {Enable: []string{"EventRateLimit"}},
-		"cannot be disabled":                                     {Disable: []string{"WorkspaceNamespaceLifecycle"}},
-		`"apis.kcp.io/ValidatingWebhook" protects the integrity`: {Disable: []string{"apis.kcp.io/ValidatingWebhook"}},
-		`"apis.kcp.io/ReservedMetadata" is not served`:           {Enable: []string{"apis.kcp.io/ReservedMetadata"}},
+		`no admission plugin "Unheard"`:                      {Enable: []string{"Unheard"}},
+		`both name "example.com/No"`:                         {Enable: []string{"example.com/No"}, Disable: []string{"example.com/No"}},
+		`"EventRateLimit" is not served`:                     {Enable: []string{"EventRateLimit"}},
+		"cannot be disabled":                                 {Disable: []string{"WorkspaceNamespaceLifecycle"}},
+		`"apis.kcp.io/ValidatingWebhook" is always in force`: {Disable: []string{"apis.kcp.io/ValidatingWebhook"}},
+		`"apis.kcp.io/ReservedMetadata" is not served`:       {Enable: []string{"apis.kcp.io/ReservedMetadata"}},
 	} {
 		o := server.DefaultOperation()
 		o.Plugins = p
