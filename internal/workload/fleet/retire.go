@@ -2,9 +2,7 @@ package fleet
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/http"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -179,20 +177,7 @@ func (f *fleet) tellRetirement(ctx context.Context, t *workload.SyncTarget, c co
 
 // refuses reports whether a workspace takes no Event or status, such as one that is being deleted, or one with a webhook
 // that fails.
-func refuses(err error) bool {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return false
-	}
-	switch code := status.Status().Code; code {
-	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
-		return false
-	case http.StatusInternalServerError:
-		return true
-	default:
-		return code >= 400 && code < 500
-	}
-}
+func refuses(err error) bool { return objects.Refused(err) || apierrors.IsNotFound(err) }
 
 // abandoned reports whether the deletion of the compute workspace does not wait for a SyncTarget any more. The server
 // has said so before.

@@ -322,10 +322,9 @@ func TestOrphansOutliveTheirComputeWorkspace(t *testing.T) {
 	deleted(t, s.shop)
 }
 
-// TestDeadClusterDoesNotKeepItsComputeWorkspace expects that the deletion of a compute workspace goes on without a
-// physical cluster that does not answer, and that the parent of the workspace then says what is left to do.
-func TestDeadClusterDoesNotKeepItsComputeWorkspace(t *testing.T) {
-	s := newSite(t, fleet.Options{Expire: time.Second, Retire: 3 * time.Second})
+// dies ends the physical cluster while a workload runs there. It returns the SyncTarget as it was before.
+func (s *site) dies(t *testing.T) *workload.SyncTarget {
+	t.Helper()
 	s.shop.Apply(workloads)
 	s.runs(t, deployments(), "web")
 	before, err := s.compute.targets.Get(t.Context(), "east", metav1.GetOptions{})
@@ -335,6 +334,14 @@ func TestDeadClusterDoesNotKeepItsComputeWorkspace(t *testing.T) {
 	if err := s.far.Close(); err != nil {
 		t.Fatal(err)
 	}
+	return before
+}
+
+// TestDeadClusterDoesNotKeepItsComputeWorkspace expects that the deletion of a compute workspace goes on without a
+// physical cluster that does not answer, and that the parent of the workspace then says what is left to do.
+func TestDeadClusterDoesNotKeepItsComputeWorkspace(t *testing.T) {
+	s := newSite(t, fleet.Options{Expire: time.Second, Retire: 3 * time.Second})
+	before := s.dies(t)
 	s.end(t)
 	s.ended(t)
 	if text := s.events(t); !strings.Contains(text, `CopiesRemain physical cluster "east" may still have copies`) || !strings.Contains(text, "kubectl delete namespaces -l "+workload.OwnerLabel+"="+before.Status.Key) {

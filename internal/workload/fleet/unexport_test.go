@@ -104,15 +104,7 @@ func TestCopiesGoWithTheirExport(t *testing.T) {
 // does not answer, also over a restart, and that the compute workspace says what is left to do.
 func TestDeadClusterDoesNotKeepTheExport(t *testing.T) {
 	s := newSite(t, fleet.Options{Expire: time.Second, Retire: time.Hour})
-	s.shop.Apply(workloads)
-	s.runs(t, deployments(), "web")
-	before, err := s.compute.targets.Get(t.Context(), "east", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.far.Close(); err != nil {
-		t.Fatal(err)
-	}
+	before := s.dies(t)
 	s.unexport(t)
 	eventually(t, func() error {
 		if text := s.copiesRemoved(t); text == "" {
@@ -139,11 +131,7 @@ func TestDeadClusterDoesNotKeepTheExport(t *testing.T) {
 // fenced, is not any more, and never answers again: what it removes first does not delay the end.
 func TestFencedClusterDoesNotKeepTheExport(t *testing.T) {
 	s := newSite(t, fleet.Options{Expire: time.Second, Retire: time.Second})
-	s.shop.Apply(workloads)
-	s.runs(t, deployments(), "web")
-	if err := s.far.Close(); err != nil {
-		t.Fatal(err)
-	}
+	s.dies(t)
 	east := func() *workload.SyncTarget {
 		of, err := s.compute.targets.Get(t.Context(), "east", metav1.GetOptions{})
 		if err != nil {

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 	"time"
 
@@ -104,23 +103,10 @@ func (h *history) keep(ctx context.Context, key kcp.Key) error {
 	return kcp.After(refused)
 }
 
-// refuses reports whether a workspace does not accept a write: it may have a quota, a policy or a webhook. The server
-// tries again later. Other errors do not last, or the object is gone.
+// refuses reports whether a workspace refuses a revision, also because another object has its name. The server tries again
+// later, but not in a namespace that is being deleted.
 func refuses(err error) bool {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return false
-	}
-	switch code := status.Status().Code; code {
-	case http.StatusUnauthorized, http.StatusNotFound, http.StatusRequestTimeout, http.StatusTooManyRequests:
-		return false
-	case http.StatusConflict:
-		return apierrors.IsAlreadyExists(err)
-	case http.StatusInternalServerError: // a webhook failed
-		return true
-	default:
-		return code >= 400 && code < 500
-	}
+	return (objects.Refused(err) || apierrors.IsAlreadyExists(err)) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
 }
 
 // A failure is a write that failed. Its text is that of Kubernetes.

@@ -17,7 +17,7 @@ func oneOrigin() *Origin {
 	return &Origin{Namespace: "default", Physical: "kcp-x", Key: key, Location: "east", Workloads: NewWorkloads(nil)}
 }
 
-// What a target says about its nodes is not shown.
+// Pods show no fields about the nodes of a target.
 func TestShow(t *testing.T) {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{

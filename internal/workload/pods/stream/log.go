@@ -71,7 +71,7 @@ var _ rest.ResourceStreamer = &logStream{}
 // GetObjectKind implements [runtime.Object].
 func (*logStream) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
 
-// DeepCopyObject implements [runtime.Object]. Nobody copies a stream.
+// DeepCopyObject implements [runtime.Object]. It returns the stream itself, as streams are never copied.
 func (s *logStream) DeepCopyObject() runtime.Object { return s }
 
 // InputStream implements [rest.ResourceStreamer].
