@@ -28,6 +28,10 @@ const (
 	slowTimes = 2
 	// sharedFor is how long a server counts as shared after two tenants took turns.
 	sharedFor = time.Second
+	// While a server is shared, a tenant with newCommits new commits per seat begins no other request. A commit is new
+	// for newFor at most, so that a slow etcd does not limit a tenant to fewer writes than a seat computes.
+	newCommits = 2
+	newFor     = 2 * time.Millisecond
 )
 
 // A scheduler divides seats among the requests of tenants. A request runs while it has a
@@ -54,6 +58,7 @@ type scheduler struct {
 type flow struct {
 	virtual time.Duration // virtual time: the flow with the lowest one is served next
 	taken   int
+	commits int             // new commits
 	slow    time.Time       // the tenant counts as slow until then
 	queue   []chan struct{} // in order of arrival; closed when the request has a seat
 	index   int             // in ready; -1 if the flow is not there
@@ -106,6 +111,22 @@ func (s *scheduler) release(tenant string, used time.Duration) {
 	s.unseat(tenant, s.flows[tenant], used)
 }
 
+// commit counts a new commit of a tenant, which has a seat, until old is called. Further calls have no effect.
+func (s *scheduler) commit(tenant string) (old func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.flows[tenant]
+	f.commits++
+	return sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		f.commits--
+		s.update(f)
+		s.serve()
+		s.forget(tenant, f)
+	})
+}
+
 // note records that a tenant uses the server. If tenants take turns, each has fewer seats.
 func (s *scheduler) note(tenant string) {
 	s.mu.Lock()
@@ -156,21 +177,21 @@ func (s *scheduler) flow(tenant string) *flow {
 
 // forget deletes a flow without requests.
 func (s *scheduler) forget(tenant string, f *flow) {
-	if f.taken == 0 && len(f.queue) == 0 {
+	if f.taken == 0 && f.commits == 0 && len(f.queue) == 0 {
 		delete(s.flows, tenant)
 	}
 }
 
 // allows reports whether a flow may take one more seat.
 func (s *scheduler) allows(f *flow) bool {
-	if f.taken == 0 {
+	if f.taken == 0 && f.commits == 0 {
 		return true
 	}
 	now := time.Now()
-	if s.shared > 0 && f.taken >= s.shared && now.Sub(s.mixed) < sharedFor {
+	if s.shared > 0 && now.Sub(s.mixed) < sharedFor && (f.taken >= s.shared || f.commits >= newCommits*s.shared) {
 		return false
 	}
-	return f.taken < s.limit && (f.slow.IsZero() || now.After(f.slow))
+	return f.taken == 0 || f.taken < s.limit && (f.slow.IsZero() || now.After(f.slow))
 }
 
 func (s *scheduler) seat(f *flow) {
@@ -186,6 +207,12 @@ func (s *scheduler) unseat(tenant string, f *flow, used time.Duration) {
 		f.slow = time.Now().Add(max(slowFor, slowTimes*used))
 	}
 	s.update(f)
+	s.serve()
+	s.forget(tenant, f)
+}
+
+// serve gives free seats to those who wait.
+func (s *scheduler) serve() {
 	for s.taken < s.seats && len(s.ready) > 0 {
 		next := s.ready[0]
 		s.now = max(s.now, next.virtual)
@@ -195,7 +222,6 @@ func (s *scheduler) unseat(tenant string, f *flow, used time.Duration) {
 		s.update(next)
 		close(granted)
 	}
-	s.forget(tenant, f)
 }
 
 // update adds a flow to ready or removes it, and restores the heap after a change.

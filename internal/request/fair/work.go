@@ -17,6 +17,7 @@ import (
 // A request computes while it has a seat. It gives up the seat while it waits:
 //
 //	[Wait]          for etcd or a lock: it then continues without a free seat
+//	[Commit]        the same, for a commit of etcd
 //	[WaitOutside]   the same, in several goroutines at a time
 //	[Lend]          the same, for one of several requests
 //	[Work.Yield]    for its client: it then waits for a seat, so it must hold no lock
@@ -79,6 +80,29 @@ func Wait(ctx context.Context, wait func()) {
 	resume, _ := From(ctx).pause()
 	defer resume()
 	wait()
+}
+
+// Commit is [Wait] for a commit of etcd. While other tenants use the server, the tenant of the request begins few
+// others meanwhile: etcd applies the commits of all tenants one after the other.
+func Commit(ctx context.Context, commit func()) {
+	old := From(ctx).commit()
+	timer := time.AfterFunc(newFor, old)
+	Wait(ctx, commit)
+	timer.Stop()
+	old()
+}
+
+// commit counts the request as a new commit until old is called.
+func (w *Work) commit() (old func()) {
+	if w == nil {
+		return func() {}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.seated {
+		return func() {}
+	}
+	return w.shares.schedulers[w.class].commit(w.tenant)
 }
 
 // Lend runs wait while one of some requests gives up its seat. It is for code that knows which

@@ -359,6 +359,6 @@ func unexpected(k keys.Key, expected, is int64) error {
 // committed commits a transaction. Meanwhile the request of ctx gives up its share of the
 // processors.
 func committed(ctx context.Context, txn clientv3.Txn) (resp *clientv3.TxnResponse, err error) {
-	fair.Wait(ctx, func() { resp, err = txn.Commit() })
+	fair.Commit(ctx, func() { resp, err = txn.Commit() })
 	return resp, err
 }
