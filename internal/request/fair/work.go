@@ -82,8 +82,8 @@ func Wait(ctx context.Context, wait func()) {
 	wait()
 }
 
-// Commit is [Wait] for a commit of etcd. While other tenants use the server, the tenant of the request begins few
-// others meanwhile: etcd applies the commits of all tenants one after the other.
+// Commit is [Wait] for a commit of etcd. Etcd applies the commits of all tenants one after the other. So while other
+// tenants use the server, the tenant of the request begins few further requests during the commit.
 func Commit(ctx context.Context, commit func()) {
 	old := From(ctx).commit()
 	timer := time.AfterFunc(newFor, old)
