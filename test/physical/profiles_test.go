@@ -55,6 +55,7 @@ func TestProfilesAndOwnership(t *testing.T) {
 		s.outlivesCopies(t, engineResource(), "slow", 1)
 	})
 	t.Run("a kind that the clusters do not serve", func(t *testing.T) { s.notServed(t) })
+	t.Run("clusters that do not accept an object", func(t *testing.T) { w.shop(t, "picky", "compute").refusedObjects(t) })
 	t.Run("adoption", func(t *testing.T) { s.adopts(t) })
 	t.Run("deletion that orphans", func(t *testing.T) { s.deletesWithoutCopies(t) })
 	t.Run("a singleton waits for its lost cluster", func(t *testing.T) { s.singletonIsLost(t) })
@@ -95,21 +96,38 @@ func (w *world) offerEngines(t *testing.T) {
 	})
 }
 
-func (c *cluster) define(t *testing.T) {
+// define defines engines in the physical cluster.
+func (c *cluster) define(t *testing.T, definition string) {
 	t.Helper()
 	o := &unstructured.Unstructured{}
-	if err := yaml.Unmarshal([]byte(engines), &o.Object); err != nil {
+	if err := yaml.Unmarshal([]byte(definition), &o.Object); err != nil {
 		t.Fatal(err)
 	}
-	crds := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
-	if _, err := dynamicFor(t, c.Config(stock.AdminToken)).Resource(crds).Create(t.Context(), o, metav1.CreateOptions{}); err != nil {
+	if _, err := dynamicFor(t, c.Config(stock.AdminToken)).Resource(definitions).Create(t.Context(), o, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "engines", func() error {
+		_, err := dynamicFor(t, c.Config(stock.AdminToken)).Resource(engineResource()).List(t.Context(), metav1.ListOptions{})
+		return err
+	})
+}
+
+// undefine deletes the definition of engines.
+func (c *cluster) undefine(t *testing.T) {
+	t.Helper()
+	if err := dynamicFor(t, c.Config(stock.AdminToken)).Resource(definitions).Delete(t.Context(), "engines.example.com", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func (s *tenant) engine(t *testing.T, name string) {
 	t.Helper()
-	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Engine", "metadata": map[string]any{"name": name}, "spec": map[string]any{"power": int64(3)}}}
+	s.engineOf(t, name, map[string]any{"power": int64(3)})
+}
+
+func (s *tenant) engineOf(t *testing.T, name string, spec map[string]any) {
+	t.Helper()
+	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Engine", "metadata": map[string]any{"name": name}, "spec": spec}}
 	if _, err := s.dynamic.Resource(engineResource()).Namespace("default").Create(t.Context(), o, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +136,7 @@ func (s *tenant) engine(t *testing.T, name string) {
 // customResources expects a custom resource at one cluster, with its status in the workspace.
 func (s *tenant) customResources(t *testing.T) {
 	for _, c := range s.clusters {
-		c.define(t)
+		c.define(t, engines)
 	}
 	s.engine(t, "one")
 	eventually(t, "the copy", func() error {
@@ -171,11 +189,8 @@ func (s *tenant) customResources(t *testing.T) {
 
 // notServed expects the reason in the workspace.
 func (s *tenant) notServed(t *testing.T) {
-	crds := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 	for _, c := range s.clusters {
-		if err := dynamicFor(t, c.Config(stock.AdminToken)).Resource(crds).Delete(t.Context(), "engines.example.com", metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		c.undefine(t)
 	}
 	s.engine(t, "two")
 	eventually(t, "condition", func() error {

@@ -63,6 +63,11 @@ type AssignmentSpec struct {
 	// +optional
 	Fencing string `json:"fencing,omitempty"`
 
+	// rejections are the targets that did not accept the workload. It does not begin there again
+	// until it changes.
+	// +optional
+	Rejections *Rejections `json:"rejections,omitempty"`
+
 	// reason says in one word why the workload is not fully placed. It is empty if the workload
 	// is fully placed.
 	// +optional
@@ -76,6 +81,23 @@ type AssignmentSpec struct {
 
 // LeaseFencing means that agents stop a workload when their lease has run out.
 const LeaseFencing = "Lease"
+
+// MaxRejections is the maximum of targets that a workload is offered to if none accepts it.
+const MaxRejections = 8
+
+// Rejections are targets that did not accept a workload: its kind has another schema there, or a policy of the
+// physical cluster refuses it.
+type Rejections struct {
+	// generation of the workload.
+	// +required
+	Generation int64 `json:"generation"`
+
+	// keys identify the targets.
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=set
+	// +required
+	Keys []string `json:"keys"`
+}
 
 // WorkloadReference names a workload in the namespace of the referring object.
 type WorkloadReference struct {

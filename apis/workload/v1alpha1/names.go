@@ -39,6 +39,9 @@ const (
 	// tenant.
 	Full = "Full"
 
+	// NotServed is the reason in the report of a target that does not serve the kind of an object.
+	NotServed = "NotServed"
+
 	// KubeconfigKey is the key of the kubeconfig in the Secret of a SyncTarget.
 	KubeconfigKey = "kubeconfig"
 

@@ -83,6 +83,10 @@ type TargetStatusSpec struct {
 	// +optional
 	Reason string `json:"reason,omitempty"`
 
+	// refusedGeneration is the generation of the workload that is not applied for the reason.
+	// +optional
+	RefusedGeneration int64 `json:"refusedGeneration,omitempty"`
+
 	// message explains the reason, for people.
 	// +kubebuilder:validation:MaxLength=2048
 	// +optional

@@ -129,8 +129,9 @@ func why(w scheduling.ReviewedWorkload, l scheduling.ReviewedLocation) string {
 		"Tainted": "the Placement does not tolerate a taint", "Draining": "its workloads leave (drained)", "Unreachable": "it does not answer",
 		"AgentLost": "its agent does not report, but the cluster lives: its replicas stay", "Held": "it does not answer, but most others do not either: its replicas stay",
 		"RateLimited": "it does not answer; the workload leaves when it is its turn", "Fenced": "it is back, and removes what began elsewhere",
-		"Full": "it creates no more objects for this workspace", "Removing": "it still removes the replicas that it had",
-		"Moved": "others run the replicas", "Deleted": "it was unregistered", "DataElsewhere": "the data of the workload is elsewhere",
+		"Full": "it creates no more objects for this workspace", "NotServed": "it does not serve the kind", "Rejected": "it does not accept the object",
+		"Removing": "it still removes the replicas that it had",
+		"Moved":    "others run the replicas", "Deleted": "it was unregistered", "DataElsewhere": "the data of the workload is elsewhere",
 	}
 	switch {
 	case l.Reason != "" && reasons[l.Reason] != "":

@@ -260,6 +260,10 @@ func says(o *object) map[string]any {
 	return content
 }
 
+// undeclared is in the error of a server-side apply with a field that the schema of the server does not have. The error
+// has no reason.
+const undeclared = "field not declared in schema"
+
 // failed reports why the part cannot be applied, if the physical cluster will not take it later
 // either.
 func (j *job) failed(ctx context.Context, err error) error {
@@ -268,7 +272,9 @@ func (j *job) failed(ctx context.Context, err error) error {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return err // it is forbidden until the namespace is gone
 	case apierrors.IsNotFound(err) && !strings.Contains(err.Error(), "namespaces"):
-		why = reason{"NotServed", fmt.Sprintf("the physical cluster does not serve %s in version %s", j.profile.GroupResource(), j.profile.Version)}
+		why = reason{workload.NotServed, fmt.Sprintf("the physical cluster does not serve %s in version %s", j.profile.GroupResource(), j.profile.Version)}
+	case strings.Contains(err.Error(), undeclared):
+		why = reason{"Invalid", limited("the physical cluster does not know a field of the object: " + err.Error())}
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
 	default:
 		return err // tried again with back-off
@@ -297,7 +303,25 @@ func (j *job) refuse(ctx context.Context, why reason) error {
 func (j *job) tell(ctx context.Context, why reason) error {
 	next := j.blank()
 	next.Reason, next.Message = why.word, why.text
+	next.TargetGeneration, next.RefusedGeneration = j.copyGeneration(why), j.want.GetGeneration()
 	return j.say(ctx, next)
+}
+
+// copyGeneration returns the generation of the object in the physical cluster, zero if there is none. As long as it is not known
+// what there is, the last report counts.
+func (j *job) copyGeneration(why reason) int64 {
+	if j.have != nil {
+		return j.have.GetGeneration()
+	}
+	select {
+	case <-j.kind.Ready():
+		return 0
+	default:
+	}
+	if last := j.last(); last != nil && why.word != workload.NotServed {
+		return last.TargetGeneration
+	}
+	return 0
 }
 
 // refusal returns the text of an error for the tenant. It leaves out the user of the agent, whom

@@ -193,7 +193,7 @@ func known(p *profile.Profile, err error) *reason {
 	case apierrors.IsForbidden(err):
 		return &reason{"Forbidden", fmt.Sprintf("the physical cluster does not allow the agent to list %s", p.GroupResource())}
 	case apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):
-		return &reason{"NotServed", fmt.Sprintf("the physical cluster does not serve %s in version %s", p.GroupResource(), p.Version)}
+		return &reason{workload.NotServed, fmt.Sprintf("the physical cluster does not serve %s in version %s", p.GroupResource(), p.Version)}
 	case errors.Is(err, errTooMany):
 		return &reason{"TooMany", err.Error()}
 	case errors.Is(err, answers.ErrTooLarge):

@@ -269,7 +269,7 @@ func (j *job) blindly(ctx context.Context, why *reason) error {
 	switch {
 	case j.report == nil:
 		return nil
-	case why.word == "NotServed":
+	case why.word == workload.NotServed:
 		return j.unreport(ctx) // then there is no object either
 	case why.word == "":
 		return kcp.After(soon)

@@ -32,7 +32,7 @@ func TestDecideExclusive(t *testing.T) {
 	orphaned.Orphaned = true
 	here := part("a", 3, workload.Active)
 	unmade, full := part("a", 3, workload.Active), target("a")
-	unmade.Applied, unmade.Available, unmade.Full, full.Full = false, 0, true, now.Add(time.Second)
+	unmade.Applied, unmade.Available, unmade.Refused, full.Refuses, full.RefusesUntil = false, 0, Full, Full, now.Add(time.Second)
 	for name, c := range map[string]struct {
 		policy  Policy
 		targets []Target

@@ -48,6 +48,10 @@ const (
 	Cleaning Refusal = "Fenced"
 	// Full means that the target creates no more objects for the workspace.
 	Full Refusal = "Full"
+	// NotServed means that the target does not serve the kind of the workload.
+	NotServed Refusal = "NotServed"
+	// Rejected means that the target did not accept the workload.
+	Rejected Refusal = "Rejected"
 	// Leaving means that the target still removes the part that it had. Until it reports that, its last
 	// report says that the part runs.
 	Leaving Refusal = "Removing"
@@ -75,6 +79,7 @@ type judged struct {
 }
 
 func (d *decider) judgeAll() {
+	d.hopeless = d.unacceptable()
 	for _, t := range d.Targets {
 		j := judged{Target: t}
 		j.verdict, j.refusal = d.judge(t)
@@ -102,8 +107,11 @@ func (d *decider) judge(t Target) (verdict, Refusal) {
 		}
 	}
 	p, has := d.parts[t.Key]
-	if has && p.Full && t.Unreachable.IsZero() && !t.AgentLost && d.movable() {
-		return gives, Full
+	if has && p.Refused != "" && t.Unreachable.IsZero() && !t.AgentLost && d.movable() {
+		if p.Refused == Rejected && d.hopeless {
+			return keeps, Rejected
+		}
+		return gives, p.Refused
 	}
 	worst, why := takes, Refusal("")
 	add := func(v verdict, r Refusal) {
@@ -131,14 +139,33 @@ func (d *decider) judge(t Target) (verdict, Refusal) {
 	if has && p.Phase == workload.Removing && !p.Gone {
 		add(keeps, Leaving)
 	}
-	if (!has || p.Phase == workload.Removing) && d.movable() && d.pending(t.Full.Sub(d.Now)) {
-		add(keeps, Full)
+	if (!has || p.Phase == workload.Removing) && t.Refuses != "" && d.movable() && (t.RefusesUntil.IsZero() || d.pending(t.RefusesUntil.Sub(d.Now))) {
+		add(keeps, t.Refuses)
 	}
 	return worst, why
 }
 
-// movable reports whether another target can have a part that a full one does not take, and keeps it. With a minimum
-// of each target, the full one would be tried again and again.
+// unacceptable reports whether so many targets have rejected the workload, and none has accepted it, that it is not
+// offered to others.
+func (d *decider) unacceptable() bool {
+	rejected := 0
+	for _, t := range d.Targets {
+		p, has := d.parts[t.Key]
+		if has && p.Applied {
+			return false
+		}
+		if p.Refused == Rejected {
+			d.out.Message = cmp.Or(d.out.Message, p.Message)
+		}
+		if p.Refused == Rejected || t.Refuses == Rejected {
+			rejected++
+		}
+	}
+	return rejected >= workload.MaxRejections
+}
+
+// movable reports whether another target can have a part that one does not create, and keeps it. With a minimum
+// of each target, the one that refuses would be tried again and again.
 func (d *decider) movable() bool {
 	return !d.Policy.Everywhere && d.Policy.Strategy != scheduling.Duplicated && d.Policy.Only == "" && d.Policy.Min == 0
 }

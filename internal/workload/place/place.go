@@ -90,9 +90,11 @@ type Target struct {
 	// Paced means that the target does not answer, and that no further workload leaves it now:
 	// the rate of its failure domain is used up.
 	Paced bool
-	// Full is until when the target is not expected to create another object for the workspace of the
-	// workload.
-	Full time.Time
+	// Refuses is why the target is not expected to create the object of the workload: [Full], [NotServed] or
+	// [Rejected]. Empty if it may.
+	Refuses Refusal
+	// RefusesUntil is when the target is expected to create objects again. Zero means that it is not.
+	RefusesUntil time.Time
 	// Deleting is true if the target is being deleted: its owner says that it is no longer used.
 	Deleting bool
 	// EvictAfter is when all workloads leave the target. Zero means never.
@@ -109,8 +111,11 @@ type Part struct {
 	Available int32
 	// Gone is true if the agent reports nothing for the part.
 	Gone bool
-	// Full is true if the agent reports that the target does not create the object. There is none.
-	Full bool
+	// Refused is why the target does not create the object, as its agent reports. There is none then. It is
+	// empty if the target creates it.
+	Refused Refusal
+	// Message explains a refusal, for people.
+	Message string
 	// Orphaned is true if the target leaves the part in the physical cluster when it gives it away.
 	Orphaned bool
 }
@@ -124,6 +129,8 @@ type Decision struct {
 	Refused map[Refusal]int
 	// Refusals has the same by the key of the target.
 	Refusals map[string]Refusal
+	// Message is that of a target that has rejected the workload, for people.
+	Message string
 	// Evicted are the keys of targets that do not answer and that the workload begins to leave.
 	Evicted []string
 	// Again is the time after which the decision may differ though nothing else changes. Zero
@@ -198,7 +205,9 @@ type decider struct {
 	Snapshot
 	out Decision
 
-	parts  map[string]Part
+	parts    map[string]Part
+	hopeless bool // see unacceptable
+
 	judged []judged // targets that keep or take replicas, the best first
 	chosen []judged // those that the workload uses
 }

@@ -52,7 +52,7 @@ func TestDecide(t *testing.T) {
 	gone.Gone = true
 	leaving := part("a", 5, workload.Removing)
 	unmade, full := part("b", 5, workload.Active), target("b")
-	unmade.Applied, unmade.Available, unmade.Full, full.Full = false, 0, true, now.Add(40*time.Second)
+	unmade.Applied, unmade.Available, unmade.Refused, full.Refuses, full.RefusesUntil = false, 0, Full, Full, now.Add(40*time.Second)
 	leavingUnmade := unmade
 	leavingUnmade.Phase = workload.Evicting
 	for name, c := range map[string]struct {
@@ -107,6 +107,8 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+func refusal(r *rand.Rand) Refusal { return []Refusal{Full, NotServed, Rejected}[r.IntN(3)] }
+
 func randomTarget(r *rand.Rand, key string) Target {
 	t := Target{Key: key, Ready: r.IntN(8) > 0, Unschedulable: r.IntN(5) == 0}
 	if r.IntN(6) > 0 {
@@ -122,7 +124,10 @@ func randomTarget(r *rand.Rand, key string) Target {
 		t.AgentLost, t.Cleaning = r.IntN(8) == 0, r.IntN(8) == 0
 	}
 	if r.IntN(6) == 0 {
-		t.Full = now.Add(time.Duration(r.IntN(120)-60) * time.Second)
+		t.Refuses = refusal(r)
+		if t.Refuses != Rejected {
+			t.RefusesUntil = now.Add(time.Duration(r.IntN(120)-60) * time.Second)
+		}
 	}
 	if r.IntN(5) == 0 {
 		t.Taints = []corev1.Taint{{Key: "some", Effect: []corev1.TaintEffect{corev1.TaintEffectNoExecute, corev1.TaintEffectNoSchedule}[r.IntN(2)]}}
@@ -149,8 +154,8 @@ func randomSnapshot(r *rand.Rand) Snapshot {
 			if p.Applied && r.IntN(2) == 0 {
 				p.Available = *p.Replicas
 			}
-			if p.Full = r.IntN(6) == 0; p.Full {
-				p.Applied, p.Available, p.Gone = false, 0, false
+			if r.IntN(6) == 0 {
+				p.Refused, p.Applied, p.Available, p.Gone = refusal(r), false, 0, false
 			}
 			s.Parts = append(s.Parts, p)
 		}

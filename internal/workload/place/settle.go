@@ -45,7 +45,10 @@ func applied(s Snapshot, d Decision) (parts []Part) {
 		p.AssignedTarget = t
 		if answers[t.Key] {
 			p.Gone = t.Phase == workload.Removing
-			if p.Full = p.Full && !p.Gone && before[t.Key].Phase != workload.Removing; !p.Full {
+			if p.Gone || before[t.Key].Phase == workload.Removing {
+				p.Refused = ""
+			}
+			if p.Refused == "" {
 				p.Applied, p.Available = true, 0
 				if t.Replicas != nil {
 					p.Available = *t.Replicas

@@ -98,10 +98,11 @@ func (s *Scheduler) decideWorkload(ctx context.Context, of Subject, p *schedulin
 		next.Placement, next.Reason, next.Message = p.Name, place.Misfit, k.Misfit(w)
 		policies(p, &next)
 	default:
-		d, err := s.decided(ctx, of, p)
+		d, rejections, err := s.decided(ctx, of, p)
 		if err != nil {
 			return err
 		}
+		next.Rejections = rejections
 		next.Placement, next.Targets, next.Reason, again = p.Name, d.Targets, d.Reason, d.Again
 		next.Message = Explain(d)
 		policies(p, &next)

@@ -28,12 +28,15 @@ type Subject struct {
 	Assignment *workload.Assignment // the last decision; nil if there is none
 }
 
-func (s *Scheduler) decided(ctx context.Context, of Subject, p *scheduling.Placement) (place.Decision, error) {
+// decided returns the decision about a workload, with the targets that rejected it.
+func (s *Scheduler) decided(ctx context.Context, of Subject, p *scheduling.Placement) (place.Decision, *workload.Rejections, error) {
 	snap, err := s.Snapshot(ctx, of, p)
 	if err != nil {
-		return place.Decision{}, err
+		return place.Decision{}, nil, err
 	}
-	return s.paced(of.ID.Task(), snap), nil
+	d := s.paced(of.ID.Task(), snap)
+	s.tries(of.ID, snap, d)
+	return d, rejected(of.Object, of.Assignment, snap.Parts), nil
 }
 
 // Snapshot returns what a decision about a workload by a Placement depends on.
@@ -53,7 +56,14 @@ func (s *Scheduler) Snapshot(ctx context.Context, of Subject, p *scheduling.Plac
 			return snap, err
 		}
 	}
-	s.refused.mark(id.Key.Cluster, snap.Targets)
+	s.refused.mark(id.Key.Cluster, id.GroupResource, snap.Targets)
+	if of := rejected(w, a, snap.Parts); of != nil {
+		for i := range snap.Targets {
+			if t := &snap.Targets[i]; slices.Contains(of.Keys, t.Key) {
+				t.Refuses, t.RefusesUntil = place.Rejected, time.Time{}
+			}
+		}
+	}
 	return snap, s.checkLeases(ctx, &snap)
 }
 
@@ -67,9 +77,7 @@ func (s *Scheduler) addParts(ctx context.Context, of Subject, snap *place.Snapsh
 			return err
 		}
 		part.Orphaned = orphans[t.Key]
-		if part.Full {
-			s.refused.add(id.Key.Cluster, t.Key, snap.Now)
-		}
+		s.learn(id, part, snap.Now)
 		if snap.Policy.Exclusive && t.Phase != workload.Removing {
 			snap.Policy.Needed = s.needed(k, w, part.Available)
 		}
@@ -144,7 +152,7 @@ func (s *Scheduler) partOf(id engine.ID, w *unstructured.Unstructured, t workloa
 		p.Gone = true
 		return p, nil
 	}
-	p.Full = r.Spec.Reason == workload.Full
+	p.Refused, p.Message = refusalOf(&r.Spec, w.GetGeneration()), r.Spec.Message
 	p.Gone = !exists // a target that does not exist confirms nothing
 	p.Applied = r.Spec.Reason == "" && r.Spec.Observed && r.Spec.Generation == w.GetGeneration() && ptr.Equal(r.Spec.Replicas, t.Replicas)
 	var status struct {
@@ -185,7 +193,11 @@ func Explain(d place.Decision) string {
 	if len(why) == 0 {
 		return "no target is registered in a Location that the Placement selects, or all have their maximum"
 	}
-	return "targets that take no more replicas: " + strings.Join(why, ", ")
+	text := "targets that take no more replicas: " + strings.Join(why, ", ")
+	if d.Message != "" {
+		text += "; one says: " + d.Message
+	}
+	return text
 }
 
 // policyOf returns what a Placement says about the targets of its workloads.
