@@ -150,18 +150,22 @@ func (d *decider) judge(t Target) (verdict, Refusal) {
 func (d *decider) unacceptable() bool {
 	rejected := 0
 	for _, t := range d.Targets {
-		p, has := d.parts[t.Key]
-		if has && p.Applied {
-			return false
-		}
-		if p.Refused == Rejected {
-			d.out.Message = cmp.Or(d.out.Message, p.Message)
-		}
-		if p.Refused == Rejected || t.Refuses == Rejected {
+		if t.Refuses == Rejected {
 			rejected++
 		}
 	}
-	return rejected >= workload.MaxRejections
+	return rejected >= workload.MaxRejections && !slices.ContainsFunc(d.Parts, func(p Part) bool { return p.Applied })
+}
+
+// message returns what the first target says that has rejected the workload.
+func (d *decider) message() string {
+	var of Part
+	for _, p := range d.Parts {
+		if p.Refused == Rejected && (of.Key == "" || p.Key < of.Key) {
+			of = p
+		}
+	}
+	return of.Message
 }
 
 // movable reports whether another target can have a part that one does not create, and keeps it. With a minimum

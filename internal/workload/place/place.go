@@ -182,7 +182,7 @@ func Decide(s Snapshot) Decision {
 		d.leave()
 	}
 	slices.SortFunc(d.out.Targets, func(a, b workload.AssignedTarget) int { return cmp.Compare(a.Key, b.Key) })
-	d.out.Evicted = d.evicted()
+	d.out.Evicted, d.out.Message = d.evicted(), d.message()
 	return d.out
 }
 

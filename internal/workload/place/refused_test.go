@@ -20,7 +20,7 @@ func TestRefusedParts(t *testing.T) {
 	knows := target("b")
 	knows.Refuses = Rejected
 	var many []Target // that rejected the workload
-	for i := range workload.MaxRejections - 1 {
+	for i := range workload.MaxRejections {
 		of := target(fmt.Sprint("many", i))
 		of.Refuses = Rejected
 		many = append(many, of)
