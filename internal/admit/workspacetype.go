@@ -331,6 +331,11 @@ func validateType(r Request, spec tenancyapi.WorkspaceTypeSpec) error {
 	if r.GetName() == "root" && r.Cluster != cluster.Root {
 		return r.Forbid(errors.New("the workspace type root can only be in the root workspace; choose another name"))
 	}
+	if r.GetOperation() == admission.Create && !typeNamePattern.MatchString(r.Object().GetName()) {
+		// The schema accepts such names. Types that have one already may still change.
+		return r.invalid(field.Invalid(field.NewPath("metadata", "name"), r.Object().GetName(),
+			"must begin with a letter from a to z: Workspaces and other types cannot refer to it otherwise; choose another name"))
+	}
 	// The object has a generated name, too; the name of the request is empty then.
 	if (spec.Initializer || spec.Terminator) && len(r.Object().GetName()) == 1 {
 		// The name of an initializer or terminator ends with that of its type. The schema of

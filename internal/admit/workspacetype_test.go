@@ -51,11 +51,13 @@ func TestTypeRule(t *testing.T) {
 		"root in another": {"c", "root", "only be in the root workspace", map[string]any{}, nil},
 		"a forbidden default binding": {"c", "a", "no permission to bind to export root:c:e",
 			map[string]any{"defaultAPIBindings": []any{map[string]any{"export": "e"}}}, map[string]any{}},
-		"a child without a path":       {"c", "a", "defaultChildWorkspaceType.path must be set", map[string]any{"defaultChildWorkspaceType": map[string]any{"name": "b"}}, nil},
-		"an initializer of one letter": {"c", "a", "at least 2 characters", map[string]any{"initializer": true}, nil},
-		"made a terminator":            {"c", "a", "at least 2 characters", map[string]any{"terminator": true}, map[string]any{}},
-		"an initializer":               {"c", "ab", "", map[string]any{"initializer": true, "terminator": true}, nil},
-		"no type at all":               {"c", "a", "it is no workspace type", map[string]any{"extend": "b"}, nil},
+		"a name that begins with a digit":      {"c", "1web", "metadata.name: Invalid value: \"1web\": must begin with a letter from a to z", map[string]any{}, nil},
+		"an old name that begins with a digit": {"c", "1web", "", map[string]any{}, map[string]any{}},
+		"a child without a path":               {"c", "a", "defaultChildWorkspaceType.path must be set", map[string]any{"defaultChildWorkspaceType": map[string]any{"name": "b"}}, nil},
+		"an initializer of one letter":         {"c", "a", "at least 2 characters", map[string]any{"initializer": true}, nil},
+		"made a terminator":                    {"c", "a", "at least 2 characters", map[string]any{"terminator": true}, map[string]any{}},
+		"an initializer":                       {"c", "ab", "", map[string]any{"initializer": true, "terminator": true}, nil},
+		"no type at all":                       {"c", "a", "it is no workspace type", map[string]any{"extend": "b"}, nil},
 	} {
 		now := map[string]any{"spec": say.spec, "metadata": map[string]any{"name": say.typ, "annotations": map[string]any{"kcp.io/path": "root:forged"}}}
 		var old map[string]any
