@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/admission"
 
 	tenancy "github.com/unforked/kcp/apis/tenancy/v1alpha1"
@@ -39,6 +40,33 @@ func WorkspaceAuthentications() Rule {
 				return r.Forbid(fmt.Errorf("spec.jwt[%d]: %w", n, err))
 			}
 		}
-		return nil
+		var before []any
+		if old, ok := r.GetOldObject().(*unstructured.Unstructured); ok && old != nil {
+			before, _, _ = unstructured.NestedSlice(old.Object, "spec", "jwt") // it was valid
+		}
+		return r.invalid(duplicates(before, all)...)
 	}}
+}
+
+// duplicates returns the URLs that several identity providers of a configuration have, as kube-apiserver does for its
+// own configuration. An update may keep those that the configuration had before.
+func duplicates(before, now []any) (errs field.ErrorList) {
+	for _, name := range []string{"url", "discoveryURL"} {
+		of := func(provider any) string {
+			fields, _ := provider.(map[string]any)
+			url, _, _ := unstructured.NestedString(fields, "issuer", name)
+			return url
+		}
+		kept, seen := map[string]int{}, map[string]int{}
+		for _, provider := range before {
+			kept[of(provider)]++
+		}
+		for i, provider := range now {
+			url := of(provider)
+			if seen[url]++; url != "" && seen[url] > max(1, kept[url]) {
+				errs = append(errs, field.Duplicate(field.NewPath("spec", "jwt").Index(i).Child("issuer", name), url))
+			}
+		}
+	}
+	return errs
 }

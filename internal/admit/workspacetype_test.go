@@ -98,6 +98,34 @@ func TestTypeRule(t *testing.T) {
 	}
 }
 
+// A type that has no initializer or terminator gets no permissions for one. It keeps those that it has.
+func TestTypePermissions(t *testing.T) {
+	rule := WorkspaceTypes{PathOf: func(c cluster.Name) cluster.Path { return cluster.Path(c) }}.Rule()
+	for _, role := range []string{"initializer", "terminator"} {
+		some := []any{map[string]any{"verbs": []any{"get"}, "apiGroups": []any{""}, "resources": []any{"configmaps"}}}
+		spec := func(has bool, permissions []any) map[string]any {
+			return map[string]any{"metadata": map[string]any{"name": "web"}, "spec": map[string]any{role: has, role + "Permissions": permissions}}
+		}
+		for name, c := range map[string]struct {
+			old, now map[string]any
+			refused  bool
+		}{
+			"with":                      {nil, spec(true, some), false},
+			"without":                   {nil, spec(false, some), true},
+			"without, and none":         {nil, spec(false, []any{}), false},
+			"added without":             {spec(false, nil), spec(false, some), true},
+			"added when it is dropped":  {spec(true, nil), spec(false, some), true},
+			"kept when it is dropped":   {spec(true, some), spec(false, some), false},
+			"kept, and it never had it": {spec(false, some), spec(false, some), false},
+		} {
+			err := rule.Validate(t.Context(), request("c", "workspacetypes", "web", c.old, c.now))
+			if c.refused != apierrors.IsInvalid(err) || c.refused && !strings.Contains(err.Error(), "spec."+role+"Permissions: Forbidden: the type has no "+role+": set spec."+role+" to true") || !c.refused && err != nil {
+				t.Errorf("%s, %s: %v", role, name, err)
+			}
+		}
+	}
+}
+
 func TestKeepType(t *testing.T) {
 	full := map[string]any{"name": "a", "path": "root"}
 	for name, say := range map[string]struct{ old, now, want any }{
