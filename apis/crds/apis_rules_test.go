@@ -264,7 +264,7 @@ func endpointChanges(spec string) []change {
 		{"not all shards", ``, with(`{endpoints: [{url: a, shards: {matchAll: false}}]}`), []string{shards}},
 		{"all shards and some", ``, with(`{endpoints: [{url: a, shards: {matchAll: true, selector: {}}}]}`), []string{shards}},
 		{"an unchanged spec", spec, spec, nil},
-		{"a removed spec", spec, ``, []string{"spec cannot be removed once it is set"}},
+		{"a removed spec", spec, ``, []string{"spec: Invalid value: spec cannot be removed once it is set"}},
 	}
 }
 

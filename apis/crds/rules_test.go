@@ -85,7 +85,7 @@ status:
   initializers: ["system:apibindings"]
   terminators: ["root:universal"]
 `, nil},
-		{"another name", ``, `metadata: {name: other}`, []string{`<nil>: Invalid value: a logical cluster has one LogicalCluster, and its name is "cluster"`}},
+		{"another name", ``, `metadata: {name: other}`, []string{`metadata: Invalid value: a logical cluster has one LogicalCluster, and its name is "cluster"`}},
 		{"owner of the core group", ``, `spec: {owner: {apiVersion: v1, resource: secrets, name: a, namespace: b, cluster: root, uid: u}}`, nil},
 		{"owner without anything", ``, `spec: {owner: {}}`, []string{"apiVersion: Required", "resource: Required", "name: Required", "cluster: Required", "uid: Required"}},
 		{"owner with nothing in it", ``, `spec: {owner: {apiVersion: a/b/c, resource: "", name: "", cluster: "", uid: ""}}`,
@@ -111,7 +111,7 @@ func TestWorkspaceNames(t *testing.T) {
 	} {
 		c := change{name, ``, `metadata: {name: "` + name + `"}`, nil}
 		if !ok {
-			c.want = []string{"<nil>: Invalid value: the name of a workspace must have 1 to 63"}
+			c.want = []string{"metadata: Invalid value: the name of a workspace must have 1 to 63"}
 		}
 		t.Run(name, func(t *testing.T) { c.run(t, d) })
 	}
@@ -201,7 +201,7 @@ spec:
   limitAllowedChildren: {none: true}
   limitAllowedParents: {types: [{name: team, path: "root:org"}]}
   defaultAPIBindingLifecycle: Maintain`, nil},
-		{"named system", ``, "metadata: {name: system}\n", []string{"reserved"}},
+		{"named system", ``, "metadata: {name: system}\n", []string{"metadata: Invalid value: the names system and any are reserved"}},
 		{"named any", ``, "metadata: {name: any}\n", []string{"reserved"}},
 		{"named like no workspace", ``, "metadata: {name: a.b}\n", []string{"1 to 63 lower-case letters"}},
 		{"no limit", ``, `spec: {limitAllowedParents: {}}`, []string{"exactly one of the fields"}},

@@ -17,7 +17,7 @@ import (
 // +kubebuilder:printcolumn:name="Export",type=string,JSONPath=`.spec.export.name`,description="Name of the APIExport"
 // +kubebuilder:printcolumn:name="Partition",type=string,JSONPath=`.spec.partition`,description="Name of the Partition"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.spec) || has(self.spec)",message="spec cannot be removed once it is set"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.spec) || has(self.spec)",message="spec cannot be removed once it is set",fieldPath=".spec"
 type APIExportEndpointSlice struct {
 	metav1.TypeMeta `json:",inline"`
 

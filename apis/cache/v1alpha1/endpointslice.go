@@ -16,7 +16,7 @@ import (
 // +kubebuilder:resource:scope=Cluster,categories=kcp
 // +kubebuilder:printcolumn:name="ClusterCachedResource",type=string,JSONPath=`.spec.clusterCachedResource.name`,description="Name of the ClusterCachedResource"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.spec) || has(self.spec)",message="spec cannot be removed once it is set"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.spec) || has(self.spec)",message="spec cannot be removed once it is set",fieldPath=".spec"
 type ClusterCachedResourceEndpointSlice struct {
 	metav1.TypeMeta `json:",inline"`
 

@@ -18,7 +18,7 @@ import (
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`,description="Phase of the logical cluster's life cycle"
 // +kubebuilder:printcolumn:name="URL",type=string,JSONPath=`.status.URL`,description="Where the logical cluster is served"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:validation:XValidation:rule="self.metadata.name == 'cluster'",message="a logical cluster has one LogicalCluster, and its name is \"cluster\""
+// +kubebuilder:validation:XValidation:rule="self.metadata.name == 'cluster'",message="a logical cluster has one LogicalCluster, and its name is \"cluster\"",fieldPath=".metadata"
 type LogicalCluster struct {
 	metav1.TypeMeta `json:",inline"`
 

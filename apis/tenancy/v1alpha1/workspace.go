@@ -21,7 +21,7 @@ import (
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`,description="Phase of the workspace's life cycle"
 // +kubebuilder:printcolumn:name="URL",type=string,JSONPath=`.spec.URL`,description="Where the workspace is served"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')",message="the name of a workspace must have 1 to 63 lower-case letters, digits and dashes, and begin and end with a letter or digit"
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')",message="the name of a workspace must have 1 to 63 lower-case letters, digits and dashes, and begin and end with a letter or digit",fieldPath=".metadata"
 type Workspace struct {
 	metav1.TypeMeta `json:",inline"`
 

@@ -14,8 +14,8 @@ import (
 // +kubebuilder:storageversion
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,categories=kcp
-// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')",message="the name of a workspace type must have 1 to 63 lower-case letters, digits and dashes, and begin and end with a letter or digit"
-// +kubebuilder:validation:XValidation:rule="!(self.metadata.name in ['system', 'any'])",message="the names system and any are reserved; choose another for the workspace type"
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')",message="the name of a workspace type must have 1 to 63 lower-case letters, digits and dashes, and begin and end with a letter or digit",fieldPath=".metadata"
+// +kubebuilder:validation:XValidation:rule="!(self.metadata.name in ['system', 'any'])",message="the names system and any are reserved; choose another for the workspace type",fieldPath=".metadata"
 type WorkspaceType struct {
 	metav1.TypeMeta `json:",inline"`
 

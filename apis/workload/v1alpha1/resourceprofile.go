@@ -16,7 +16,7 @@ import (
 // +kubebuilder:resource:scope=Cluster,categories=kcp
 // +kubebuilder:printcolumn:name="Class",type=string,JSONPath=`.spec.class`,description="How many targets have an object"
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:validation:XValidation:rule="self.metadata.name == self.spec.resource + '.' + self.spec.group",message="the name must be the resource and the group, as in widgets.example.com"
+// +kubebuilder:validation:XValidation:rule="self.metadata.name == self.spec.resource + '.' + self.spec.group",message="the name must be the resource and the group, as in widgets.example.com",fieldPath=".metadata"
 type ResourceProfile struct {
 	metav1.TypeMeta `json:",inline"`
 
