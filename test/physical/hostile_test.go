@@ -161,7 +161,7 @@ func (s *tenant) endsStreams(t *testing.T, east *forged) {
 	if err := s.RbacV1().RoleBindings("default").Delete(t.Context(), "reader", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if !lines.Scan() || !strings.Contains(lines.Text(), "the log ends: the user has lost the right") {
+	if !lines.Scan() || !strings.Contains(lines.Text(), "the log ends: the user has lost the right") || !strings.Contains(lines.Text(), "ask an administrator of the workspace") {
 		t.Errorf("the log does not say why it ends: %q, %v", lines.Text(), lines.Err())
 	}
 	if lines.Scan() { // else the test waits until its time is over

@@ -69,11 +69,13 @@ func TestStreamsEnd(t *testing.T) {
 			}
 		}
 	}
+	const unbound = "the workspace does not bind the compute workspace of the pod any more; bind it again"
+	const removed = "the compute workspace, its export or the physical cluster of the pod was removed; use another pod, or bind another compute workspace"
 	says := map[string]string{
 		"workspace": "the workspace (is being|was) deleted",
-		"binding":   "the workspace does not bind the compute workspace of the pod any more",
-		"export":    "the compute workspace, its export or the physical cluster of the pod was removed|the workspace does not bind the compute workspace of the pod any more",
-		"compute":   "the compute workspace, its export or the physical cluster of the pod was removed|the workspace does not bind the compute workspace of the pod any more",
+		"binding":   unbound,
+		"export":    removed + "|" + unbound,
+		"compute":   removed + "|" + unbound,
 	}
 	late, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

@@ -55,7 +55,7 @@ type Checker struct {
 }
 
 // errLost is the cause of the context of a request that a check ends.
-var errLost = errors.New("the user has lost the right to the request, or their credentials are not valid any more")
+var errLost = errors.New("the user has lost the right to the request, or their credentials are not valid any more; log in again, or ask an administrator of the workspace for the right")
 
 type sentKey struct{}
 

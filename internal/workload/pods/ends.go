@@ -14,10 +14,10 @@ import (
 
 // Why the server ends an open stream. The cause of its context says so.
 var (
-	errStops    = errors.New("the server stops; connect again")
-	errUnbound  = errors.New("the workspace does not bind the compute workspace of the pod any more")
-	errWithdrew = errors.New("the compute workspace, its export or the physical cluster of the pod was removed")
-	errNoRight  = errors.New("the user has lost the right to the request")
+	errStops   = errors.New("the server stops; connect again")
+	errUnbound = errors.New("the workspace does not bind the compute workspace of the pod any more; bind it again")
+	errRemoved = errors.New("the compute workspace, its export or the physical cluster of the pod was removed; use another pod, or bind another compute workspace")
+	errNoRight = errors.New("the user has lost the right to the request; ask an administrator of the workspace for it")
 )
 
 // why returns the text for the client of a stream of a workspace that the server has ended, empty if the stream has not

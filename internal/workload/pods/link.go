@@ -199,7 +199,7 @@ func (c *call) refused(ctx context.Context, resp *http.Response) error {
 	klog.FromContext(ctx).V(2).Info("a physical cluster refuses a request for a pod", "cluster", c.workspace.compute, "target", c.target.Name, "code", resp.StatusCode, "err", s.Message)
 	switch code := resp.StatusCode; {
 	case code == http.StatusUnauthorized || code == http.StatusForbidden:
-		return apierrors.NewServiceUnavailable(fmt.Sprintf("the physical cluster of Location %q does not let this server do that", c.Location))
+		return apierrors.NewServiceUnavailable(fmt.Sprintf("the physical cluster of Location %q does not let this server do that; ask an administrator of its compute workspace to allow it", c.Location))
 	case code == http.StatusNotFound || code == http.StatusBadRequest || code == http.StatusConflict || code == http.StatusUnprocessableEntity:
 		message := strings.ReplaceAll(shown.HideAddresses(s.Message), c.Physical, c.Namespace)
 		return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: int32(code), Reason: s.Reason, Message: message}}

@@ -33,7 +33,7 @@ func (p *Pods) stream(ctx context.Context, name string, may func(context.Context
 		case p.started.Load().computeOf(at) != c.workspace.compute:
 			why = errUnbound
 		case !p.registered(ctx, c.workspace.compute, c.Key):
-			why = errWithdrew
+			why = errRemoved
 		case may != nil && apierrors.IsForbidden(may(ctx)):
 			why = errNoRight
 		default:

@@ -15,25 +15,25 @@ import (
 	"k8s.io/apimachinery/pkg/util/remotecommand"
 )
 
-// A saying context has the reason for its end as an error for clients: upstream's translator of WebSockets sends it.
-type saying struct {
+// A reasonContext has the reason for its end as an error for clients: upstream's translator of WebSockets sends it.
+type reasonContext struct {
 	context.Context
-	why func() string
+	reason func() string // empty if there is none
 }
 
 // Err implements [context.Context].
-func (s saying) Err() error {
-	err := s.Context.Err()
+func (c reasonContext) Err() error {
+	err := c.Context.Err()
 	if err == nil {
 		return nil
 	}
-	if text := s.why(); text != "" {
-		return &apierrors.StatusError{ErrStatus: ending(text)}
+	if text := c.reason(); text != "" {
+		return &apierrors.StatusError{ErrStatus: endStatus(text)}
 	}
 	return err
 }
 
-func ending(text string) metav1.Status {
+func endStatus(text string) metav1.Status {
 	return metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonGone, Message: text}
 }
 
@@ -48,7 +48,7 @@ func lastFrame(protocol, text string) []byte {
 	switch protocol {
 	case remotecommand.StreamProtocolV4Name, remotecommand.StreamProtocolV5Name:
 		var err error
-		if message, err = json.Marshal(ending(text)); err != nil {
+		if message, err = json.Marshal(endStatus(text)); err != nil {
 			return nil
 		}
 	}
@@ -82,40 +82,40 @@ func (w *spdyWriter) Write(p []byte) (int, error) {
 
 func (w *spdyWriter) whole() bool { return w.left == 0 && len(w.header) == 0 }
 
-// last is how long a client has to read the last frame of a stream that the server ends.
-const last = 5 * time.Second
+// lastFrameTimeout is how long a client has to read the last frame of a stream that the server ends.
+const lastFrameTimeout = 5 * time.Second
 
-// A farewell reads a log, and adds a line that says why the server ends it.
-type farewell struct {
-	from io.Reader
-	why  func() string
-	rest io.Reader // set once from has ended
-	mid  bool      // in a line
+// A reasonReader reads a log, and adds a line with the reason why the server ends it.
+type reasonReader struct {
+	from   io.Reader
+	reason func() string // empty if there is none
+	rest   io.Reader     // set once from has ended
+	inLine bool          // the last byte was no line break
 }
 
 // Read implements [io.Reader].
-func (f *farewell) Read(p []byte) (int, error) {
-	if f.rest != nil {
-		return f.rest.Read(p)
+func (r *reasonReader) Read(p []byte) (int, error) {
+	if r.rest != nil {
+		return r.rest.Read(p)
 	}
-	n, err := f.from.Read(p)
+	n, err := r.from.Read(p)
 	if n > 0 {
-		f.mid = p[n-1] != '\n'
+		r.inLine = p[n-1] != '\n'
 	}
 	if err == nil || n > 0 && errors.Is(err, io.EOF) {
 		return n, nil
 	}
-	text := f.why()
+	text := r.reason()
 	if text == "" {
 		return n, err
 	}
 	text = "error: the log ends: " + text + "\n"
-	if f.mid {
+	if r.inLine {
 		text = "\n" + text
 	}
-	f.rest = strings.NewReader(text)
+	r.rest = strings.NewReader(text)
 	if n > 0 {
 		return n, nil
 	}
-	return f.rest.Read(p)
+	return r.rest.Read(p)
 }

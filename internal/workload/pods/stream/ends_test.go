@@ -15,7 +15,7 @@ import (
 )
 
 // A log that the server ends has a last line that says why, whatever its reader is like. Others stay as they are.
-func TestFarewell(t *testing.T) {
+func TestReasonReader(t *testing.T) {
 	lost := errors.New("lost")
 	for name, c := range map[string]struct {
 		log, why, want string
@@ -29,7 +29,7 @@ func TestFarewell(t *testing.T) {
 	} {
 		for how, reader := range map[string]func(io.Reader) io.Reader{"whole": func(r io.Reader) io.Reader { return r }, "with an error": iotest.DataErrReader, "bytes": iotest.OneByteReader} {
 			from := io.MultiReader(strings.NewReader(c.log), iotest.ErrReader(c.err))
-			got, err := io.ReadAll(&farewell{from: reader(from), why: func() string { return c.why }})
+			got, err := io.ReadAll(&reasonReader{from: reader(from), reason: func() string { return c.why }})
 			if wanted := c.why == "" && !errors.Is(c.err, io.EOF); string(got) != c.want || (err != nil) != wanted {
 				t.Errorf("%s, %s: %q, %v", name, how, got, err)
 			}

@@ -117,7 +117,7 @@ func (s *logStream) begin(ctx context.Context, of *Stream) (io.ReadCloser, error
 		cancel()
 		return nil, err
 	}
-	return &streamBody{&farewell{from: resp.Body, why: of.Why}, resp.Body, of, cancel}, nil
+	return &streamBody{&reasonReader{from: resp.Body, reason: of.Why}, resp.Body, of, cancel}, nil
 }
 
 // closed closes the body of a response that is of no use, if there is one.

@@ -59,7 +59,7 @@ func (t *tunnel) handler(o runtime.Object) http.Handler {
 			work.Go(func() { t.serve(ctx, far) })
 			return near, nil
 		}
-		translator.NewStreamTranslatorHandler(&to, &http.Transport{DialContext: dial}, 0, streams).ServeHTTP(framed{w}, req.WithContext(saying{ctx, sync.OnceValue(t.Why)}))
+		translator.NewStreamTranslatorHandler(&to, &http.Transport{DialContext: dial}, 0, streams).ServeHTTP(framed{w}, req.WithContext(reasonContext{ctx, sync.OnceValue(t.Why)}))
 	})
 	return translator.NewTranslatingHandler(pass, translated, wsstream.IsWebSocketRequestWithStreamCloseProtocol)
 }
@@ -213,7 +213,7 @@ func (t *tunnel) join(ctx context.Context, c answered) {
 		if why() != "" {
 			select {
 			case <-over:
-			case <-time.After(last): // the client does not read
+			case <-time.After(lastFrameTimeout): // the client does not read
 			}
 		}
 		end()
