@@ -32,6 +32,10 @@ type (
 	profileClient    = client.Client[*workload.ResourceProfile, *workload.ResourceProfileList]
 )
 
+// SlowWrites is the [kcp.Loop.Slow] of loops that write to consumers. A workspace may take long to accept a write, as with
+// a webhook.
+const SlowWrites = 64
+
 // Options say whose objects a [Cache] has.
 type Options struct {
 	// Compute is the compute workspace.

@@ -13,15 +13,12 @@ import (
 	conditions "github.com/unforked/kcp/apis/conditions/v1alpha1"
 	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/internal/workload/consumers"
 )
-
-// slow is the maximum of objects whose workspaces take long to accept a status, as with a webhook, and do not hold up
-// others.
-const slow = 64
 
 // placementLoop writes the status of Placements.
 func (f *fleet) placementLoop() kcp.Loop {
-	return kcp.Loop{Name: "workload-placements", Do: f.placement, Slow: slow, On: []kcp.Source{
+	return kcp.Loop{Name: "workload-placements", Do: f.placement, Slow: consumers.SlowWrites, On: []kcp.Source{
 		{Subscribe: func(wake func(kcp.Key)) func() {
 			f.mu.Lock()
 			defer f.mu.Unlock()

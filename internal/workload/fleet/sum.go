@@ -24,7 +24,7 @@ import (
 
 // sumLoop writes the status of each object from the reports of its targets.
 func (f *fleet) sumLoop() kcp.Loop {
-	return kcp.Loop{Name: "workload-status", Workers: 8, Slow: slow, Do: f.sum, On: []kcp.Source{
+	return kcp.Loop{Name: "workload-status", Workers: 8, Slow: consumers.SlowWrites, Do: f.sum, On: []kcp.Source{
 		f.consumers.Wakes(func(k *consumers.Kind, w *unstructured.Unstructured) []kcp.Key {
 			return []kcp.Key{engine.ID{GroupResource: k.GroupResource(), Key: kcp.KeyOf(w)}.Task()}
 		}),

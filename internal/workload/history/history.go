@@ -29,9 +29,6 @@ const (
 	byOwner = "owner"
 	// refused is how long the loop waits after a workspace has refused a ReplicaSet, as with a quota.
 	refused = time.Minute
-	// slow is the maximum of Deployments whose workspaces take long to accept a write, as with a webhook, and do not
-	// hold up others.
-	slow = 64
 )
 
 // A history keeps the revisions of the Deployments of the consumers of a compute workspace.
@@ -54,7 +51,7 @@ func Loop(c *consumers.Cache, warn Warn) (kcp.Loop, error) {
 		}
 		return []string{string(metav1.GetControllerOfNoCopy(o).UID)}
 	})
-	return kcp.Loop{Name: "workload-history", Workers: 2, Slow: slow, Do: h.keep, On: []kcp.Source{
+	return kcp.Loop{Name: "workload-history", Workers: 2, Slow: consumers.SlowWrites, Do: h.keep, On: []kcp.Source{
 		{Ready: c.Settled()},
 		h.deployments.Objects.Changed(),
 		h.sets.Objects.Wakes(func(o *unstructured.Unstructured) []kcp.Key {

@@ -60,10 +60,6 @@ func New(o Options) *Scheduler {
 	return &Scheduler{options: o, consumers: o.Consumers, spans: newSpans(o.Consumers), relabels: make(chan struct{}), expected: map[kcp.Key][]expectation{}}
 }
 
-// slow is the maximum of objects whose workspaces take long to accept a write, as with a webhook, and do not hold up
-// others.
-const slow = 64
-
 // soon is the time after which a loop looks again at something that no source announces.
 const soon = time.Second
 
@@ -74,7 +70,7 @@ func (s *Scheduler) Loops() []kcp.Loop {
 
 // decideLoop decides for each object which targets have it.
 func (s *Scheduler) decideLoop() kcp.Loop {
-	return kcp.Loop{Name: "workload-schedule", Workers: 8, Slow: slow, Do: s.decide, On: append([]kcp.Source{
+	return kcp.Loop{Name: "workload-schedule", Workers: 8, Slow: consumers.SlowWrites, Do: s.decide, On: append([]kcp.Source{
 		{Subscribe: func(wake func(kcp.Key)) func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
