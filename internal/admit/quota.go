@@ -3,8 +3,10 @@ package admit
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/kubernetes/pkg/apis/core"
 
 	"github.com/unforked/kcp/internal/quota/limits"
@@ -29,6 +31,9 @@ func Quotas(of func() *limits.Quotas) Rule {
 		if q, ok := r.GetObject().(*core.ResourceQuota); ok {
 			if n := len(q.Spec.Hard); n > maxQuotaLimits {
 				return r.Forbid(fmt.Errorf("it has %d limits, and %d are allowed; use several quotas", n, maxQuotaLimits))
+			}
+			if idle := limits.Idle(q); len(idle) > 0 {
+				warning.AddWarning(ctx, "", strings.Join(idle, ", ")+": no effect in a workspace; quotas limit numbers of objects, as in count/deployments.apps")
 			}
 			if err := of().Current(ctx, r.Cluster); err != nil {
 				return err

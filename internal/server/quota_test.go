@@ -216,6 +216,24 @@ func TestQuotasAreBounded(t *testing.T) {
 	}
 }
 
+// A quota of amounts has no effect in a workspace, and a warning says so.
+func TestIdleQuotasWarn(t *testing.T) {
+	t.Parallel()
+	c := newTenant(t)
+	for want, q := range map[string]*corev1.ResourceQuota{
+		"requests.storage, services.loadbalancers: no effect in a workspace": quotaOf("amounts", "services.loadbalancers", "1", "secrets", "5", "requests.storage", "1Gi"),
+		"": quotaOf("numbers", "secrets", "5", "count/events", "5", "count/deployments.apps", "5"),
+	} {
+		got := ""
+		for _, w := range c.kube.CoreV1().RESTClient().Post().Namespace("default").Resource("resourcequotas").Body(q).Do(t.Context()).Warnings() {
+			got += w.Text
+		}
+		if !strings.HasPrefix(got, want) || want == "" && got != "" {
+			t.Errorf("%s: warning %q, want %q", q.Name, got, want)
+		}
+	}
+}
+
 // Several servers admit exactly as many objects as a quota allows, and a third one goes on.
 func quotaAtSeveralServers(t *testing.T, e *equals) {
 	c := string(e.workspace(e.all[0], "root", "limited"))

@@ -104,6 +104,17 @@ func counted(name corev1.ResourceName) (schema.GroupResource, bool) {
 	}
 }
 
+// Idle returns the limits of a ResourceQuota that have no effect, because they are not about numbers of objects, in order.
+func Idle(q *core.ResourceQuota) (names []string) {
+	for name := range q.Spec.Hard {
+		if _, counts := counted(corev1.ResourceName(name)); !counts && !strings.HasPrefix(string(name), "count/") {
+			names = append(names, string(name))
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
 // Uncounted reports whether quotas ignore a resource, as they do in Kubernetes.
 func Uncounted(gr schema.GroupResource) bool {
 	return gr.Resource == "events" && (gr.Group == "" || gr.Group == "events.k8s.io")

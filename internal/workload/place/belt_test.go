@@ -55,7 +55,7 @@ func TestRateOf(t *testing.T) {
 // those that come often.
 func TestBucketHoldsItsRate(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 12))
-	for range 200 {
+	for range rounds(200) {
 		rate := Rate{1 + 20*r.Float64(), float64(1 + r.IntN(60))}
 		var b Bucket
 		var taken []time.Time

@@ -35,7 +35,7 @@ func TestDivide(t *testing.T) {
 // must.
 func TestDivideHoldsItsPromises(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	for range 50_000 {
+	for range rounds(50_000) {
 		n := 1 + r.IntN(6)
 		total := r.Int32N(40)
 		have, floors, caps := make([]int32, n), make([]int32, n), make([]int32, n)

@@ -102,7 +102,7 @@ func knownToBeStopped(s Snapshot, key string) bool {
 // Rules I2, I3 and I4 for workloads that one target at a time has.
 func TestExclusiveIsLiveOnce(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 10))
-	for range 100_000 {
+	for range rounds(100_000) {
 		s := randomSnapshot(r)
 		s.Policy.Exclusive, s.Policy.Finished, s.Policy.Unfenced = true, r.IntN(5) == 0, r.IntN(8) == 0
 		s.Policy.StopsWithin = time.Duration(r.IntN(3)) * time.Minute

@@ -3,6 +3,7 @@ package place
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -109,6 +110,14 @@ func TestDecide(t *testing.T) {
 
 func refusal(r *rand.Rand) Refusal { return []Refusal{Full, NotServed, Rejected}[r.IntN(3)] }
 
+// rounds returns how many random cases a test tries. make nightly tries n, and make check a fifth.
+func rounds(n int) int {
+	if os.Getenv("NIGHTLY") != "" {
+		return n
+	}
+	return n / 5
+}
+
 func randomTarget(r *rand.Rand, key string) Target {
 	t := Target{Key: key, Ready: r.IntN(8) > 0, Unschedulable: r.IntN(5) == 0}
 	if r.IntN(6) > 0 {
@@ -166,7 +175,7 @@ func randomSnapshot(r *rand.Rand) Snapshot {
 // Rules I1, I3, I4 and I6 of the design, for snapshots of every kind.
 func TestDecideHoldsItsPromises(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
-	for range 100_000 {
+	for range rounds(100_000) {
 		s := randomSnapshot(r)
 		d := Decide(s)
 		fail := func(why string) {
@@ -242,7 +251,7 @@ func settle(t *testing.T, s Snapshot) []workload.AssignedTarget {
 // Decisions come to rest, and do not depend on the order of targets and parts.
 func TestDecideSettles(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
-	for range 20_000 {
+	for range rounds(20_000) {
 		s := randomSnapshot(r)
 		settle(t, s)
 		other := s

@@ -83,7 +83,7 @@ func (f *fleet) step() Decision {
 // Rule I8 of the design: a workload that one of at most eight targets accepts runs at those that accept it.
 func TestWorkloadsRunWhereTheyAreAccepted(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
-	for range 2_000 {
+	for range rounds(2_000) {
 		f := fleet{Snapshot{ID: fmt.Sprint(r.Uint32()), Replicas: new(r.Int32N(30)), Policy: Policy{Exclusive: r.IntN(2) == 0}, Now: now}, map[string]Refusal{}}
 		n := 2 + r.IntN(workload.MaxRejections-1)
 		for i := range n {
@@ -114,7 +114,7 @@ func TestWorkloadsRunWhereTheyAreAccepted(t *testing.T) {
 // A workload that no target creates comes to rest, however many targets there are.
 func TestRefusedEverywhereSettles(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 10))
-	for range 300 {
+	for range rounds(300) {
 		f := fleet{Snapshot{ID: fmt.Sprint(r.Uint32()), Replicas: new(1 + r.Int32N(30)), Policy: Policy{Exclusive: r.IntN(2) == 0}, Now: now}, map[string]Refusal{}}
 		why := refusal(r)
 		for i := range 1 + r.IntN(30) {

@@ -15,7 +15,7 @@ import (
 // without giving anything away for nothing.
 func TestSettle(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
-	for range 20_000 {
+	for range rounds(20_000) {
 		s := randomSnapshot(r)
 		d := Settle(s)
 		after := s
