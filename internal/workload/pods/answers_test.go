@@ -15,6 +15,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	object "k8s.io/apimachinery/pkg/runtime"
@@ -26,6 +27,7 @@ import (
 
 	"github.com/unforked/kcp"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
+	"github.com/unforked/kcp/internal/workload/pods/shown"
 	"github.com/unforked/kcp/internal/workload/pods/stream"
 )
 
@@ -325,4 +327,15 @@ func TestLogsThatNeverBegin(t *testing.T) {
 			t.Fatal("a command waits for ever")
 		}
 	})
+}
+
+// A physical cluster that refuses the server itself is no matter of the user's rights. The text says who can allow it.
+func TestRefusedServer(t *testing.T) {
+	c := &call{part: &part{Origin: shown.Origin{Location: "east"}, workspace: &workspace{}, target: &workload.SyncTarget{}}}
+	for _, code := range []int{http.StatusUnauthorized, http.StatusForbidden} {
+		err := c.refused(t.Context(), respond(code, "application/json", strings.NewReader(`{"message":"secret"}`)))
+		if !apierrors.IsServiceUnavailable(err) || !strings.Contains(err.Error(), `Location "east" does not let this server do that; ask an administrator of its compute workspace`) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%d: %v", code, err)
+		}
+	}
 }
