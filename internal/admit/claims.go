@@ -37,7 +37,7 @@ func (s Sharing) asks(r Request, claims []apisv1alpha2.PermissionClaim) error {
 		builtIn := s.BuiltIn(gr)
 		switch {
 		case gr.Group == coreGroup:
-			return r.Forbid(fmt.Errorf("%s.group: %s", at, groupIsEmpty))
+			return r.Forbid(fmt.Errorf("%s.group: %s", at, coreGroupHint))
 		case gr == sharingResource("apibindings"):
 			return r.Forbid(fmt.Errorf("%s: remove the claim on APIBindings: the virtual workspace has those of this APIExport without a claim", at))
 		case builtIn && c.IdentityHash != "":

@@ -9,8 +9,8 @@ import (
 // coreGroup stands for the core group in names of APIResourceSchemas.
 const coreGroup = "core"
 
-// groupIsEmpty is what to do about coreGroup in a field for a group.
-const groupIsEmpty = `set it to "", the name of the core group; "core" stands for it in the names of APIResourceSchemas only`
+// coreGroupHint is what to do about coreGroup in a field for a group.
+const coreGroupHint = `set it to "", the name of the core group; "core" stands for it in the names of APIResourceSchemas only`
 
 // ofSchema returns the mistakes in the definition of an APIResourceSchema as mistakes in the schema. The libraries
 // validate definitions in a form that has one schema outside the versions, and a status.

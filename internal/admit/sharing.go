@@ -201,7 +201,7 @@ func (s Sharing) schema(ctx context.Context, r Request) error {
 	case len(n.Spec.Versions) == 0 && n.Spec.Names.Plural == "":
 		return invalid(field.Required(field.NewPath("spec"), "set it to the group, names, scope and versions of the resource"))
 	case n.Spec.Group == coreGroup:
-		return invalid(field.Invalid(group, n.Spec.Group, groupIsEmpty))
+		return invalid(field.Invalid(group, n.Spec.Group, coreGroupHint))
 	}
 	name, err := apisv1alpha1.ParseSchemaName(n.Name)
 	if err != nil {
@@ -246,7 +246,7 @@ func (s Sharing) export(_ context.Context, r Request) error {
 			continue
 		}
 		if x.Group == coreGroup {
-			return r.Forbid(fmt.Errorf("spec.resources[%d].group: %s", i, groupIsEmpty))
+			return r.Forbid(fmt.Errorf("spec.resources[%d].group: %s", i, coreGroupHint))
 		}
 		name, err := apisv1alpha1.ParseSchemaName(x.Schema)
 		if err != nil || name.Resource != x.Name || name.Group != x.Group {

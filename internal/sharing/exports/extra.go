@@ -10,9 +10,9 @@ import (
 	apisv1alpha2 "github.com/unforked/kcp/apis/apis/v1alpha2"
 )
 
-// MaxExtra is the maximum size, in bytes, of the annotations that an export gives to its bindings. Each consumer
+// maxExtra is the maximum size, in bytes, of the annotations that an export gives to its bindings. Each consumer
 // stores them.
-const MaxExtra = 4 << 10
+const maxExtra = 4 << 10
 
 // Extra are the annotations that an export gives to its bindings.
 type Extra map[string]string
@@ -37,8 +37,8 @@ func (e Extra) Check() error {
 	for key, value := range e {
 		size += len(key) + len(value)
 	}
-	if size > MaxExtra {
-		return fmt.Errorf("the annotations %s… have %d bytes, and may have %d together: all APIBindings to this APIExport get a copy; remove or shorten some", apisv1alpha2.ExtraAnnotationPrefix, size, MaxExtra)
+	if size > maxExtra {
+		return fmt.Errorf("the annotations %s… have %d bytes, and may have %d together: all APIBindings to this APIExport get a copy; remove or shorten some", apisv1alpha2.ExtraAnnotationPrefix, size, maxExtra)
 	}
 	return nil
 }

@@ -145,7 +145,7 @@ func (f *fleet) keyOf(t *workload.SyncTarget) string {
 
 // dissolved reports whether nothing of the fleet is left in its consumers, and makes the scheduler remove what is.
 func (f *fleet) dissolved(ctx context.Context) (bool, error) {
-	if f.scheduler.Dissolve() && (!f.scheduler.Retiring() || f.placementsTold()) {
+	if f.scheduler.Dissolve() && (!f.scheduler.Retiring() || f.placementsSayDeleted()) {
 		return true, nil
 	}
 	// Without the export, the server reaches no consumer through the view. See [export.Exports.Free].

@@ -91,8 +91,8 @@ func (f *fleet) placement(ctx context.Context, key kcp.Key) error {
 	if f.scheduler.Retiring() && refuses(err) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		if f.retirement.mute != nil { // the retirement has not ended meanwhile
-			f.retirement.mute[key] = true
+		if f.retirement.refusing != nil { // the retirement has not ended meanwhile
+			f.retirement.refusing[key] = true
 		}
 	}
 	return err
@@ -111,14 +111,14 @@ func (f *fleet) reviewPlacements() {
 	}
 }
 
-// placementsTold reports whether all Placements say that the compute workspace goes, except those whose workspaces
-// refuse that. Later, the server does not reach them.
-func (f *fleet) placementsTold() bool {
+// placementsSayDeleted reports whether all Placements have the reason ComputeDeleted, except those whose workspaces
+// refuse it. Later, the server does not reach them.
+func (f *fleet) placementsSayDeleted() bool {
 	f.mu.Lock()
-	mute := maps.Clone(f.retirement.mute)
+	refusing := maps.Clone(f.retirement.refusing)
 	f.mu.Unlock()
 	return !slices.ContainsFunc(f.consumers.Placements.List("*"), func(p *scheduling.Placement) bool {
 		c := p.Status.Conditions.Get(conditions.Ready)
-		return p.DeletionTimestamp == nil && !mute[kcp.KeyOf(p)] && (c == nil || c.Reason != workload.ComputeDeleted)
+		return p.DeletionTimestamp == nil && !refusing[kcp.KeyOf(p)] && (c == nil || c.Reason != workload.ComputeDeleted)
 	})
 }

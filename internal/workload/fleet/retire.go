@@ -44,11 +44,11 @@ func (m *manager) logicalCluster(ctx context.Context, c kcp.ClusterName) (*core.
 
 // A retirement is the end of a fleet with its compute workspace or its export. The lock of the fleet guards its fields.
 type retirement struct {
-	export    bool             // the compute workspace stays
-	began     time.Time        // on the first server
-	here      time.Time        // on this one
-	abandoned map[string]bool  // keys of the SyncTargets that the deletion does not wait for any more
-	mute      map[kcp.Key]bool // Placements whose workspaces refuse their status
+	exportOnly bool             // the compute workspace stays
+	began      time.Time        // on the first server
+	here       time.Time        // on this one
+	abandoned  map[string]bool  // keys of the SyncTargets that the deletion does not wait for any more
+	refusing   map[kcp.Key]bool // Placements whose workspaces refuse their status
 }
 
 // beginRetirement makes the scheduler remove the copies of all workloads. The time for that begins when the first
@@ -68,7 +68,7 @@ func (f *fleet) beginRetirement(e *apis.APIExport, ends bool) {
 	}
 	f.mu.Lock()
 	if f.retirement.abandoned == nil { // no other worker was first
-		f.retirement = retirement{export: export.Ending(e) && !ends, began: began, here: here, abandoned: map[string]bool{}, mute: map[kcp.Key]bool{}}
+		f.retirement = retirement{exportOnly: export.Ending(e) && !ends, began: began, here: here, abandoned: map[string]bool{}, refusing: map[kcp.Key]bool{}}
 	}
 	f.mu.Unlock()
 	f.scheduler.Retire()
@@ -97,9 +97,13 @@ func (f *fleet) retire(ctx context.Context, t *workload.SyncTarget, e *apis.APIE
 	if f.abandoned(t) || !f.holds(t, true) {
 		return nil
 	}
+	deleted := "workspace"
+	if f.exportOnly() {
+		deleted = "export"
+	}
 	over := f.consumers.Known() && (fenced(t) || time.Now().After(f.deadline())) || f.overdue()
 	c := conditions.Condition{Type: workload.CopiesRemoved, Status: metav1.ConditionFalse, Severity: conditions.SeverityInfo, Reason: workload.RemovingCopies,
-		Message: fmt.Sprintf("the %s is being deleted, and the physical cluster removes the copies of workloads; from %s on, the deletion does not wait for it", f.retires("workspace", "export"), f.deadline().UTC().Format(time.RFC3339))}
+		Message: fmt.Sprintf("the %s is being deleted, and the physical cluster removes the copies of workloads; from %s on, the deletion does not wait for it", deleted, f.deadline().UTC().Format(time.RFC3339))}
 	if of, why := f.consumers.Refusal(f.keyOf(t)); why != "" {
 		c.Severity = conditions.SeverityWarning
 		c.Message = limit(fmt.Sprintf("%s; a removal is refused for %s %q in namespace %q of logical cluster %s: %s", c.Message, of.GroupResource, of.Key.Name, of.Key.Namespace, of.Key.Cluster, why))
@@ -123,7 +127,7 @@ func (f *fleet) retire(ctx context.Context, t *workload.SyncTarget, e *apis.APIE
 // widen turns the retirement of an export into that of its compute workspace if the workspace is deleted, too. The Events
 // then go to its parent.
 func (f *fleet) widen(ctx context.Context, t *workload.SyncTarget) error {
-	if t.DeletionTimestamp == nil || f.retires("", "export") == "" {
+	if t.DeletionTimestamp == nil || !f.exportOnly() {
 		return nil
 	}
 	ends, err := f.ends(ctx, f.compute)
@@ -132,7 +136,7 @@ func (f *fleet) widen(ctx context.Context, t *workload.SyncTarget) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.retirement.export = false
+	f.retirement.exportOnly = false
 	return nil
 }
 
@@ -154,8 +158,12 @@ func (f *fleet) remain(t *workload.SyncTarget, example bool) string {
 			what += " (" + why + ")"
 		}
 	}
+	deleted := "its compute workspace"
+	if f.exportOnly() {
+		deleted = fmt.Sprintf("the export %q", workload.KubernetesExport)
+	}
 	return limit(fmt.Sprintf("physical cluster %q may still have %s: they were not removed before %s was deleted; to remove them, with their volume claims, run there: kubectl delete namespaces -l %s=%s",
-		t.Name, what, f.retires("its compute workspace", fmt.Sprintf("the export %q", workload.KubernetesExport)), workload.OwnerLabel, f.keyOf(t)))
+		t.Name, what, deleted, workload.OwnerLabel, f.keyOf(t)))
 }
 
 // tellRetirement sets the condition of a SyncTarget. If copies remain, there is an Event before: after that, the
@@ -212,7 +220,7 @@ func (f *fleet) overdue() bool {
 // record writes a message about a SyncTarget as an Event: of the APIExport if only the export is deleted, otherwise of the
 // Workspace in the parent.
 func (f *fleet) record(ctx context.Context, t *workload.SyncTarget, message string) error {
-	if f.retires("", "export") != "" {
+	if f.exportOnly() {
 		return f.warn(ctx, f.compute, objects.Warning{
 			About: corev1.ObjectReference{APIVersion: apis.GroupVersion.String(), Kind: "APIExport", Name: workload.KubernetesExport},
 			Of:    f.keyOf(t), Reason: workload.CopiesRemain, Message: message,

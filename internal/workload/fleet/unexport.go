@@ -51,7 +51,7 @@ func (f *fleet) resume(ctx context.Context, t *workload.SyncTarget, e *apis.APIE
 		return err
 	}
 	f.mu.Lock()
-	again := f.retirement.export
+	again := f.retirement.exportOnly
 	if again {
 		f.retirement = retirement{}
 	}
@@ -83,15 +83,11 @@ func (f *fleet) untellRetirement(ctx context.Context, t *workload.SyncTarget) er
 	return f.saveStatus(ctx, t, next)
 }
 
-// retires returns one of two texts: one about the deletion of the compute workspace, and one about that of its export
-// alone.
-func (f *fleet) retires(ofWorkspace, ofExport string) string {
+// exportOnly reports whether the fleet ends with its export, and the compute workspace stays.
+func (f *fleet) exportOnly() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.retirement.export {
-		return ofExport
-	}
-	return ofWorkspace
+	return f.retirement.exportOnly
 }
 
 // used returns the logical clusters that have SyncTargets.

@@ -92,7 +92,7 @@ func (s *store) merged(ctx context.Context, w *workspace, which selection) (*cor
 			return err
 		}
 		defer c.end()
-		var shown []core.Pod
+		var matching []core.Pod
 		at, err := c.list(ctx, which.push, func(found []corev1.Pod) (weight int64, err error) {
 			for i := range found {
 				one, err := of.Pod(&found[i], of.Version(found[i].ResourceVersion))
@@ -100,7 +100,7 @@ func (s *store) merged(ctx context.Context, w *workspace, which selection) (*cor
 					return 0, err
 				}
 				if ok, err := which.Matches(one); err == nil && ok {
-					shown = append(shown, *one)
+					matching = append(matching, *one)
 					weight += answers.MemoryOf(one) + answers.MemoryOf(&core.Pod{}) // the list grows
 				}
 			}
@@ -112,7 +112,7 @@ func (s *store) merged(ctx context.Context, w *workspace, which selection) (*cor
 		c.budget.Stay()
 		mu.Lock()
 		defer mu.Unlock()
-		list.Items = append(list.Items, shown...)
+		list.Items = append(list.Items, matching...)
 		versions.Add(of.Key, at)
 		return nil
 	})
@@ -152,12 +152,12 @@ func (s *store) Delete(ctx context.Context, name string, validate rest.ValidateO
 	}
 	defer c.sent(ctx)
 	physical, uid := pod.Name, pod.UID
-	shown, err := c.Pod(pod, c.Version(pod.ResourceVersion))
+	before, err := c.Pod(pod, c.Version(pod.ResourceVersion))
 	if err != nil {
 		return nil, false, err
 	}
 	if validate != nil {
-		if err := validate(ctx, shown); err != nil {
+		if err := validate(ctx, before); err != nil {
 			return nil, false, err
 		}
 	}
@@ -175,5 +175,5 @@ func (s *store) Delete(ctx context.Context, name string, validate rest.ValidateO
 	case err != nil:
 		return nil, false, apierrors.NewServiceUnavailable(c.unreachable(ctx, err).Error())
 	}
-	return shown, false, nil
+	return before, false, nil
 }
