@@ -2,7 +2,9 @@ package stock
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,28 +27,39 @@ func (c *ControlPlane) RunPods(ctx context.Context) error {
 	}
 	for ctx.Err() == nil {
 		changes, err := client.CoreV1().Pods("").Watch(ctx, metav1.ListOptions{})
+		if err == nil {
+			err = c.runPods(ctx, client, changes)
+			changes.Stop()
+			if refused := apierrors.APIStatus(nil); errors.As(err, &refused) && refused.Status().Code < http.StatusInternalServerError && ctx.Err() == nil {
+				return err
+			}
+		}
 		if err != nil {
-			select { // the control plane was stopped, and may start again
+			select { // the control plane was stopped or killed, and may start again
 			case <-ctx.Done():
 			case <-time.After(time.Second):
 			}
-			continue
 		}
-		for e := range changes.ResultChan() {
-			if p, ok := e.Object.(*corev1.Pod); ok && p.DeletionTimestamp != nil && e.Type != watch.Deleted && p.Spec.NodeName != "" {
-				err := client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64), Preconditions: &metav1.Preconditions{UID: &p.UID}})
-				if err != nil && ctx.Err() == nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-					return err
-				}
-			} else if ok && p.Status.Phase == corev1.PodPending && p.DeletionTimestamp == nil {
-				if err := c.bind(ctx, client, p); err != nil && ctx.Err() == nil {
-					return err
-				}
-				patch := fmt.Sprintf(readyPods, p.Spec.Containers[0].Name, time.Now().UTC().Format(time.RFC3339))
-				_, err := client.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
-				if err != nil && ctx.Err() == nil && !apierrors.IsNotFound(err) {
-					return fmt.Errorf("pod %s/%s cannot be made ready: %w", p.Namespace, p.Name, err)
-				}
+	}
+	return nil
+}
+
+// runPods does what RunPods does until the watch ends.
+func (c *ControlPlane) runPods(ctx context.Context, client kubernetes.Interface, changes watch.Interface) error {
+	for e := range changes.ResultChan() {
+		if p, ok := e.Object.(*corev1.Pod); ok && p.DeletionTimestamp != nil && e.Type != watch.Deleted && p.Spec.NodeName != "" {
+			err := client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64), Preconditions: &metav1.Preconditions{UID: &p.UID}})
+			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+				return err
+			}
+		} else if ok && p.Status.Phase == corev1.PodPending && p.DeletionTimestamp == nil {
+			if err := c.bind(ctx, client, p); err != nil {
+				return err
+			}
+			patch := fmt.Sprintf(readyPods, p.Spec.Containers[0].Name, time.Now().UTC().Format(time.RFC3339))
+			_, err := client.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+			if err != nil && !apierrors.IsNotFound(err) {
+				return fmt.Errorf("pod %s/%s cannot be made ready: %w", p.Namespace, p.Name, err)
 			}
 		}
 	}

@@ -58,7 +58,12 @@ func (p *Process) Stop() {
 		return
 	case <-t.C:
 	}
-	_ = p.cmd.Process.Kill()
+	p.Kill()
+}
+
+// Kill ends the process with SIGKILL and returns when it has exited.
+func (p *Process) Kill() {
+	_ = p.cmd.Process.Kill() // fails only if the process has exited
 	<-p.done
 }
 

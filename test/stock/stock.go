@@ -83,6 +83,25 @@ func (c *ControlPlane) Stop() {
 	}
 }
 
+// Kill ends all processes with SIGKILL, as when a machine loses power. They have no time to finish anything.
+func (c *ControlPlane) Kill() {
+	for _, p := range []*Process{c.Etcd, c.API, c.Controllers} { // what the others do then is not stored
+		p.Kill()
+	}
+}
+
+// Restart starts etcd, the API server and the controller manager again, on the data and the ports that they had, and
+// returns when the API server is ready.
+func (c *ControlPlane) Restart(ctx context.Context) error {
+	if err := c.startEtcd(ctx); err != nil {
+		return err
+	}
+	if err := c.startAPI(ctx); err != nil {
+		return err
+	}
+	return c.StartControllers()
+}
+
 // Config returns a client configuration for the API server with a bearer token.
 func (c *ControlPlane) Config(token string) *rest.Config {
 	return &rest.Config{Host: local(c.ports[1]), BearerToken: token, TLSClientConfig: rest.TLSClientConfig{CAFile: c.file("ca.crt")}}
