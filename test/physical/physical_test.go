@@ -36,6 +36,7 @@ func TestPhysicalClusters(t *testing.T) {
 	w.compute(t, "compute", "east", "west")
 	s := w.shop(t, "shop", "compute")
 	t.Run("deployments are divided and summed", func(t *testing.T) { s.dividesAndSums(t) })
+	t.Run("an update while one cluster is stuck", func(t *testing.T) { s.updatesWhileStuck(t) })
 	t.Run("a foreground deletion waits for the copies", func(t *testing.T) { s.cascades(t) })
 	t.Run("a namespace ends after the copies", func(t *testing.T) { s.endingNamespace(t) })
 	t.Run("helm waits until a release runs", func(t *testing.T) { s.helmWaits(t) })

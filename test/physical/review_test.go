@@ -88,8 +88,8 @@ func number(n *int32) string {
 	return fmt.Sprint(*n)
 }
 
-// actual returns the same of the Assignments.
-func (s *tenant) actual(t *testing.T) map[string]string {
+// assignments returns the decisions about workloads, with names of clusters as the keys of targets.
+func (s *tenant) assignments(t *testing.T) map[string]workload.AssignmentSpec {
 	t.Helper()
 	names := map[string]string{}
 	targets, err := s.in(t, "compute").Resource(workload.GroupVersion.WithResource("synctargets")).List(t.Context(), metav1.ListOptions{})
@@ -104,18 +104,31 @@ func (s *tenant) actual(t *testing.T) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := map[string]string{}
+	out := map[string]workload.AssignmentSpec{}
 	for _, o := range list.Items {
 		a := &workload.Assignment{}
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, a); err != nil {
 			t.Fatal(err)
 		}
+		for i, p := range a.Spec.Targets {
+			a.Spec.Targets[i].Key = names[p.Key]
+		}
+		out[a.Spec.Workload.Name] = a.Spec
+	}
+	return out
+}
+
+// actual returns the same of the Assignments.
+func (s *tenant) actual(t *testing.T) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for name, a := range s.assignments(t) {
 		var parts []string
-		for _, p := range a.Spec.Targets {
-			parts = append(parts, fmt.Sprintf("%s %s %s", names[p.Key], p.Phase, number(p.Replicas)))
+		for _, p := range a.Targets {
+			parts = append(parts, fmt.Sprintf("%s %s %s", p.Key, p.Phase, number(p.Replicas)))
 		}
 		slices.Sort(parts)
-		out[a.Spec.Workload.Name] = strings.Join(parts, ", ") + " " + a.Spec.Reason
+		out[name] = strings.Join(parts, ", ") + " " + a.Reason
 	}
 	return out
 }

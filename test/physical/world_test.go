@@ -194,8 +194,14 @@ func must(t testing.TB, args ...string) string {
 // eventually waits until what returns no error.
 func eventually(t testing.TB, what string, check func() error) {
 	t.Helper()
+	within(t, patience, what, check)
+}
+
+// within waits until what returns no error, for something that takes longer than a second.
+func within(t testing.TB, limit time.Duration, what string, check func() error) {
+	t.Helper()
 	err := errors.New("not tried")
-	for end := time.Now().Add(patience); time.Now().Before(end); <-time.After(100 * time.Millisecond) {
+	for end := time.Now().Add(limit); time.Now().Before(end); <-time.After(100 * time.Millisecond) {
 		if err = check(); err == nil {
 			return
 		}
@@ -279,17 +285,22 @@ func (s *tenant) rolledOut(t testing.TB, name string) {
 		if err != nil {
 			return err
 		}
-		d.APIVersion, d.Kind = "apps/v1", "Deployment"
-		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(d)
-		if err != nil {
-			return err
-		}
-		text, done, err := (&polymorphichelpers.DeploymentStatusViewer{}).Status(&unstructured.Unstructured{Object: content}, 0)
-		if err == nil && !done {
-			err = errors.New(text)
-		}
-		return err
+		return rollout(d)
 	})
+}
+
+// rollout returns an error with what kubectl rollout status prints, unless it would end without one.
+func rollout(d *appsv1.Deployment) error {
+	d.APIVersion, d.Kind = "apps/v1", "Deployment"
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(d)
+	if err != nil {
+		return err
+	}
+	text, done, err := (&polymorphichelpers.DeploymentStatusViewer{}).Status(&unstructured.Unstructured{Object: content}, 0)
+	if err == nil && !done {
+		err = errors.New(text)
+	}
+	return err
 }
 
 // split waits until "kubectl kcp workload get" ends with a text.

@@ -168,6 +168,11 @@ type ReviewedLocation struct {
 	// +optional
 	Available int32 `json:"available,omitempty"`
 
+	// outdated is true if the physical clusters have not applied the present generation of the workload, or their
+	// controllers have not seen it.
+	// +optional
+	Outdated bool `json:"outdated,omitempty"`
+
 	// phase of the part now; empty if there is none.
 	// +optional
 	Phase string `json:"phase,omitempty"`

@@ -142,6 +142,8 @@ func why(w scheduling.ReviewedWorkload, l scheduling.ReviewedLocation) string {
 		return "it would take replicas, others are enough"
 	case l.Phase == "":
 		return "it gets replicas"
+	case l.Outdated:
+		return "waiting: it has not applied the latest change, or its controllers have not seen it"
 	case w.Replicas != nil && l.Replicas != nil && l.Available < *l.Replicas:
 		return "waiting: replicas are not available yet"
 	}

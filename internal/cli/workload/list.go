@@ -234,7 +234,7 @@ func printSplit(ctx context.Context, a *command.App, kind, namespace, name strin
 		return cmp.Or(cmp.Compare(a.Location, b.Location), cmp.Compare(names[a.Key], names[b.Key]))
 	})
 	for _, t := range assignment.Spec.Targets {
-		row, part := rowOf(t, reports[t.Key], names[t.Key])
+		row, part := rowOf(t, reports[t.Key], w.GetGeneration(), names[t.Key])
 		table, parts = append(table, row), append(parts, part)
 	}
 	a.Print.Table(table)
@@ -245,14 +245,14 @@ func printSplit(ctx context.Context, a *command.App, kind, namespace, name strin
 	return nil
 }
 
-// rowOf returns the row of a target, and its short form.
-func rowOf(t workload.AssignedTarget, r *workload.TargetStatus, cluster string) (row []string, part string) {
+// rowOf returns the row of a target, and its short form. generation is that of the workload.
+func rowOf(t workload.AssignedTarget, r *workload.TargetStatus, generation int64, cluster string) (row []string, part string) {
 	replicas, ready, reason := "-", "0", t.Reason
 	if t.Replicas != nil {
 		replicas = strconv.Itoa(int(*t.Replicas))
 	}
 	if r != nil {
-		ready = strconv.Itoa(int(readyOf(r)))
+		ready, reason = strconv.Itoa(int(readyOf(r))), cmp.Or(reason, waits(r, generation))
 		if len(r.Spec.Missing) > 0 {
 			reason = "MissingDependency: " + strings.Join(r.Spec.Missing, "; ")
 		}
@@ -262,6 +262,17 @@ func rowOf(t workload.AssignedTarget, r *workload.TargetStatus, cluster string) 
 	}
 	return []string{output.OrDash(t.Location), output.OrDash(cluster), replicas, ready, string(t.Phase), output.OrDash(reason)},
 		fmt.Sprintf("%s %s/%s", cmp.Or(cluster, t.Location), ready, replicas)
+}
+
+// waits says what a workload of a generation waits for at a target, if that is not seen in the number of its pods.
+func waits(r *workload.TargetStatus, generation int64) string {
+	switch {
+	case r.Spec.Generation < generation:
+		return "Waiting: it has not applied the latest change"
+	case !r.Spec.Observed:
+		return "Waiting: its controllers have not seen the latest change"
+	}
+	return ""
 }
 
 // readyOf returns the number of pods that a target reports as ready.

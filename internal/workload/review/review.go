@@ -433,7 +433,7 @@ func compare(s place.Snapshot, d place.Decision, names shownTargets) []schedulin
 		if i := slices.IndexFunc(s.Parts, func(p place.Part) bool { return p.Key == key }); i >= 0 {
 			p := s.Parts[i]
 			line.Replicas, line.Available, line.Phase = p.Replicas, p.Available, string(p.Phase)
-			line.Location = cmp.Or(line.Location, p.Location)
+			line.Location, line.Outdated = cmp.Or(line.Location, p.Location), !p.Applied && p.Phase != workload.Removing
 		}
 		if i := slices.IndexFunc(d.Targets, func(t workload.AssignedTarget) bool { return t.Key == key }); i >= 0 {
 			t := d.Targets[i]
