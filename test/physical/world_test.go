@@ -123,7 +123,9 @@ func (w *world) startCluster(t testing.TB, binary, name string) *cluster {
 		}
 	})
 	t.Cleanup(func() { cancel(); pods.Wait() })
-	if c.Clientset, err = kubernetes.NewForConfig(c.Config(stock.AdminToken)); err != nil {
+	admin := c.Config(stock.AdminToken)
+	admin.QPS = -1
+	if c.Clientset, err = kubernetes.NewForConfig(admin); err != nil {
 		t.Fatal(err)
 	}
 	writeKubeconfig(t, c.kubeconfig, c.Config(stock.UserToken))

@@ -21,7 +21,9 @@ const readyPods = `{"status":{"phase":"Running","startTime":%[2]q,"podIP":"10.0.
 // RunPods plays the scheduler and the kubelets of the control plane until ctx ends: every pod becomes
 // ready at once, and no container runs. A pod that is deleted goes at once.
 func (c *ControlPlane) RunPods(ctx context.Context) error {
-	client, err := kubernetes.NewForConfig(c.Config(AdminToken))
+	config := c.Config(AdminToken)
+	config.QPS = -1 // the default would determine how long the pods of hundreds of workloads take
+	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return err
 	}
