@@ -252,7 +252,7 @@ func rowOf(t workload.AssignedTarget, r *workload.TargetStatus, generation int64
 		replicas = strconv.Itoa(int(*t.Replicas))
 	}
 	if r != nil {
-		ready, reason = strconv.Itoa(int(readyOf(r))), cmp.Or(reason, waits(r, generation))
+		ready, reason = strconv.Itoa(int(readyOf(r))), cmp.Or(reason, waits(t, r, generation))
 		if len(r.Spec.Missing) > 0 {
 			reason = "MissingDependency: " + strings.Join(r.Spec.Missing, "; ")
 		}
@@ -265,14 +265,20 @@ func rowOf(t workload.AssignedTarget, r *workload.TargetStatus, generation int64
 }
 
 // waits says what a workload of a generation waits for at a target, if that is not seen in the number of its pods.
-func waits(r *workload.TargetStatus, generation int64) string {
+func waits(t workload.AssignedTarget, r *workload.TargetStatus, generation int64) string {
 	switch {
 	case r.Spec.Generation < generation:
 		return "Waiting: it has not applied the latest change"
 	case !r.Spec.Observed:
 		return "Waiting: its controllers have not seen the latest change"
 	}
-	return ""
+	var s struct {
+		UpdatedReplicas int32 `json:"updatedReplicas"`
+	}
+	if t.Replicas == nil || r.Spec.Workload.Resource != "deployments" || r.Spec.Reported == nil || json.Unmarshal(r.Spec.Reported.Raw, &s) != nil || s.UpdatedReplicas >= *t.Replicas {
+		return ""
+	}
+	return fmt.Sprintf("Waiting: %d of %d pods have the latest change", s.UpdatedReplicas, *t.Replicas)
 }
 
 // readyOf returns the number of pods that a target reports as ready.
