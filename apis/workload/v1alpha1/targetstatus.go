@@ -83,7 +83,8 @@ type TargetStatusSpec struct {
 	// +optional
 	Reason string `json:"reason,omitempty"`
 
-	// refusedGeneration is the generation of the workload that is not applied for the reason.
+	// refusedGeneration is the generation of the workload that is not applied for the reason. It is empty if the
+	// objects of the target are not known.
 	// +optional
 	RefusedGeneration int64 `json:"refusedGeneration,omitempty"`
 

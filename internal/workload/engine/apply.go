@@ -299,29 +299,30 @@ func (j *job) refuse(ctx context.Context, why reason) error {
 	return again()
 }
 
-// tell reports why the part is not applied.
+// tell reports why the part is not applied. The report says that the target has no object, or refuses a generation, only
+// if it is known what the target has. Else the last report counts.
 func (j *job) tell(ctx context.Context, why reason) error {
 	next := j.blank()
 	next.Reason, next.Message = why.word, why.text
-	next.TargetGeneration, next.RefusedGeneration = j.copyGeneration(why), j.want.GetGeneration()
+	switch last := j.last(); {
+	case j.have != nil:
+		next.TargetGeneration, next.RefusedGeneration = j.have.GetGeneration(), j.want.GetGeneration()
+	case j.listed() || why.word == workload.NotServed:
+		next.RefusedGeneration = j.want.GetGeneration()
+	case last != nil:
+		next.TargetGeneration = last.TargetGeneration
+	}
 	return j.say(ctx, next)
 }
 
-// copyGeneration returns the generation of the object in the physical cluster, zero if there is none. As long as it is not known
-// what there is, the last report counts.
-func (j *job) copyGeneration(why reason) int64 {
-	if j.have != nil {
-		return j.have.GetGeneration()
-	}
+// listed reports whether the objects of the kind in the physical cluster are known.
+func (j *job) listed() bool {
 	select {
 	case <-j.kind.Ready():
-		return 0
+		return true
 	default:
+		return false
 	}
-	if last := j.last(); last != nil && why.word != workload.NotServed {
-		return last.TargetGeneration
-	}
-	return 0
 }
 
 // refusal returns the text of an error for the tenant. It leaves out the user of the agent, whom

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
 	"github.com/unforked/kcp"
@@ -119,6 +120,46 @@ func TestLargeObjects(t *testing.T) {
 	}
 	if got := fmt.Sprint(l.lists["deployments"]); got != "[1 500 250 125 125 125 125 125 125 125 125]" {
 		t.Errorf("the limits of lists are %s", got)
+	}
+}
+
+// A report says that the target refuses a generation, and that it has no object, only if it is known what the target has.
+func TestRefusedReports(t *testing.T) {
+	l := &listing{of: map[string]int{"deployments": 1, "configmaps": 3}, bound: map[string]int{"deployments": 130, "configmaps": 1}}
+	e := l.sweeping(t)
+	ctx, end := context.WithCancel(t.Context())
+	defer e.Wait()
+	defer end()
+	if err := e.Sweep(ctx); err != nil {
+		t.Fatal(err)
+	}
+	want := webDeployment()
+	had, copied := &workload.TargetStatus{}, webDeployment()
+	had.Spec.Workload, had.Spec.TargetGeneration = Reference(deployments(), want), 5
+	copied.SetGeneration(7)
+	for name, c := range map[string]struct {
+		kind             schema.GroupResource // configMaps cannot be listed
+		why              string
+		last             *workload.TargetStatus
+		have             *object
+		refused, copyHas int64 // generations
+	}{
+		"nothing was created":        {kind: deployments(), why: "Invalid", last: had, refused: 1},
+		"an update":                  {kind: deployments(), why: "Invalid", last: had, have: copied, refused: 1, copyHas: 7},
+		"not known":                  {kind: configMaps(), why: "Forbidden"},
+		"not known, it was there":    {kind: configMaps(), why: "Forbidden", last: had, copyHas: 5},
+		"not served, so it is known": {kind: configMaps(), why: workload.NotServed, last: had, refused: 1},
+	} {
+		h := e.hold((&hub{}).Profile(c.kind))
+		j := &job{Engine: e, holding: h, profile: h.profile, id: web(), want: want, have: c.have, report: c.last}
+		if err := j.tell(ctx, reason{c.why, "text"}); err != nil {
+			t.Fatal(err)
+		}
+		got := locked(e.desired.(*hub), func() workload.TargetStatusSpec { return e.desired.(*hub).report.Spec })
+		if got.Reason != c.why || got.RefusedGeneration != c.refused || got.TargetGeneration != c.copyHas {
+			t.Errorf("%s: %+v", name, got)
+		}
+		e.release(h)
 	}
 }
 
