@@ -63,8 +63,8 @@ type AssignmentSpec struct {
 	// +optional
 	Fencing string `json:"fencing,omitempty"`
 
-	// rejections are the targets that did not accept the workload. It does not begin there again
-	// until it changes.
+	// rejections are the targets that did not accept the workload. The workload does not begin there
+	// again until its generation changes.
 	// +optional
 	Rejections *Rejections `json:"rejections,omitempty"`
 
@@ -82,7 +82,8 @@ type AssignmentSpec struct {
 // LeaseFencing means that agents stop a workload when their lease has run out.
 const LeaseFencing = "Lease"
 
-// MaxRejections is the maximum of targets that a workload is offered to if none accepts it.
+// MaxRejections is the number of rejections after which a workload that no target has accepted is offered to no further
+// target.
 const MaxRejections = 8
 
 // Rejections are targets that did not accept a workload: its kind has another schema there, or a policy of the

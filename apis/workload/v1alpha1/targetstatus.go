@@ -83,8 +83,8 @@ type TargetStatusSpec struct {
 	// +optional
 	Reason string `json:"reason,omitempty"`
 
-	// refusedGeneration is the generation of the workload that is not applied for the reason. It is empty if the
-	// objects of the target are not known.
+	// refusedGeneration is the generation of the workload that the target refuses for the reason. It is empty if the
+	// target may have an object that is not known.
 	// +optional
 	RefusedGeneration int64 `json:"refusedGeneration,omitempty"`
 

@@ -267,14 +267,16 @@ const undeclared = "field not declared in schema"
 // failed reports why the part cannot be applied, if the physical cluster will not take it later
 // either.
 func (j *job) failed(ctx context.Context, err error) error {
-	why := reason{string(apierrors.ReasonForError(err)), refusal(err)}
+	// The names of namespaces of physical clusters are not for tenants.
+	here := strings.NewReplacer(j.from.namespace(), j.id.Key.Namespace)
+	why := reason{string(apierrors.ReasonForError(err)), here.Replace(refusal(err))}
 	switch {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return err // it is forbidden until the namespace is gone
 	case apierrors.IsNotFound(err) && !strings.Contains(err.Error(), "namespaces"):
 		why = reason{workload.NotServed, fmt.Sprintf("the physical cluster does not serve %s in version %s", j.profile.GroupResource(), j.profile.Version)}
 	case strings.Contains(err.Error(), undeclared):
-		why = reason{"Invalid", limited("the physical cluster does not know a field of the object: " + err.Error())}
+		why = reason{"Invalid", limited("the physical cluster does not know a field of the object: " + here.Replace(err.Error()))}
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
 	default:
 		return err // tried again with back-off
@@ -299,18 +301,18 @@ func (j *job) refuse(ctx context.Context, why reason) error {
 	return again()
 }
 
-// tell reports why the part is not applied. The report says that the target has no object, or refuses a generation, only
-// if it is known what the target has. Else the last report counts.
+// tell reports why the part is not applied. The report says that the target refuses the workload only if an object that
+// it has is known. If one was applied before, it may still be there, also if the kind is not served any more.
 func (j *job) tell(ctx context.Context, why reason) error {
 	next := j.blank()
 	next.Reason, next.Message = why.word, why.text
 	switch last := j.last(); {
 	case j.have != nil:
-		next.TargetGeneration, next.RefusedGeneration = j.have.GetGeneration(), j.want.GetGeneration()
+		next.TargetGeneration, next.RefusedGeneration = max(1, j.have.GetGeneration()), j.want.GetGeneration()
+	case last != nil && last.TargetGeneration > 0 && !j.listed():
+		next.TargetGeneration = last.TargetGeneration
 	case j.listed() || why.word == workload.NotServed:
 		next.RefusedGeneration = j.want.GetGeneration()
-	case last != nil:
-		next.TargetGeneration = last.TargetGeneration
 	}
 	return j.say(ctx, next)
 }

@@ -144,11 +144,12 @@ func TestRefusedReports(t *testing.T) {
 		have             *object
 		refused, copyHas int64 // generations
 	}{
-		"nothing was created":        {kind: deployments(), why: "Invalid", last: had, refused: 1},
-		"an update":                  {kind: deployments(), why: "Invalid", last: had, have: copied, refused: 1, copyHas: 7},
-		"not known":                  {kind: configMaps(), why: "Forbidden"},
-		"not known, it was there":    {kind: configMaps(), why: "Forbidden", last: had, copyHas: 5},
-		"not served, so it is known": {kind: configMaps(), why: workload.NotServed, last: had, refused: 1},
+		"nothing was created":      {kind: deployments(), why: "Invalid", last: had, refused: 1},
+		"an update":                {kind: deployments(), why: "Invalid", last: had, have: copied, refused: 1, copyHas: 7},
+		"not known":                {kind: configMaps(), why: "Forbidden"},
+		"not known, it was there":  {kind: configMaps(), why: "Forbidden", last: had, copyHas: 5},
+		"not served":               {kind: configMaps(), why: workload.NotServed, refused: 1},
+		"not served, it was there": {kind: configMaps(), why: workload.NotServed, last: had, copyHas: 5},
 	} {
 		h := e.hold((&hub{}).Profile(c.kind))
 		j := &job{Engine: e, holding: h, profile: h.profile, id: web(), want: want, have: c.have, report: c.last}

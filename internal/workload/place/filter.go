@@ -154,7 +154,7 @@ func (d *decider) unacceptable() bool {
 			rejected++
 		}
 	}
-	return rejected >= workload.MaxRejections && !slices.ContainsFunc(d.Parts, func(p Part) bool { return p.Applied })
+	return rejected >= workload.MaxRejections && !slices.ContainsFunc(d.Parts, func(p Part) bool { return p.Applied && p.Phase != workload.Removing })
 }
 
 // message returns what the first target says that has rejected the workload.
@@ -168,8 +168,8 @@ func (d *decider) message() string {
 	return of.Message
 }
 
-// movable reports whether another target can have a part that one does not create, and keeps it. With a minimum
-// of each target, the one that refuses would be tried again and again.
+// movable reports whether a part that a target refuses may go to another target and stay there. With a minimum of each
+// target, the one that refuses would be tried again and again.
 func (d *decider) movable() bool {
 	return !d.Policy.Everywhere && d.Policy.Strategy != scheduling.Duplicated && d.Policy.Only == "" && d.Policy.Min == 0
 }

@@ -111,8 +111,8 @@ type Part struct {
 	Available int32
 	// Gone is true if the agent reports nothing for the part.
 	Gone bool
-	// Refused is why the target does not create the object, as its agent reports. There is none then. It is
-	// empty if the target creates it.
+	// Refused is why the target does not create the object, as its agent reports. The target has no object
+	// then. It is empty if the target creates it.
 	Refused Refusal
 	// Message explains a refusal, for people.
 	Message string

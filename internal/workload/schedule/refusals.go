@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -38,29 +39,31 @@ func (r refusal) word() place.Refusal {
 
 // said says when a target refused, and which workload was sent there since.
 type said struct {
-	at    time.Time
-	tries engine.ID
+	at time.Time
+	by engine.ID // that finds out whether it still refuses; empty if none does
 }
 
 // refusals are what targets have said lately. A part that leaves a target takes its report along, and would come
 // back. The zero value is ready for use.
 type refusals struct {
-	mu  sync.Mutex
-	all map[refusal]said // guarded by mu
+	mu      sync.Mutex
+	all     map[refusal]said // guarded by mu
+	sweepAt int              // the number of refusals at which those that are over are forgotten; guarded by mu
 }
 
-// add remembers a refusal.
-func (r *refusals) add(of refusal, now time.Time) {
+// add remembers a refusal that a workload has met, unless another one finds out whether it still holds.
+func (r *refusals) add(of refusal, id engine.ID, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.all) > mostRefusals || r.all == nil {
-		recent := map[refusal]said{}
-		for of, s := range r.all {
-			if now.Sub(s.at) < remembered {
-				recent[of] = s
-			}
-		}
-		r.all = recent
+	if s, known := r.all[of]; known && s.by != (engine.ID{}) && s.by != id && now.Sub(s.at) < remembered {
+		return
+	}
+	if r.all == nil {
+		r.all = map[refusal]said{}
+	}
+	if len(r.all) >= max(r.sweepAt, mostRefusals) {
+		maps.DeleteFunc(r.all, func(_ refusal, s said) bool { return now.Sub(s.at) >= remembered })
+		r.sweepAt = 2 * len(r.all)
 	}
 	r.all[of] = said{at: now}
 }
@@ -78,7 +81,7 @@ func (r *refusals) try(of refusal, id engine.ID, now time.Time) {
 func (r *refusals) accepted(of refusal, id engine.ID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if s, known := r.all[of]; known && s.tries == id {
+	if s, known := r.all[of]; known && s.by == id {
 		delete(r.all, of)
 	}
 }
@@ -100,48 +103,44 @@ func (r *refusals) mark(cluster kcp.ClusterName, kind schema.GroupResource, targ
 	}
 }
 
-// learn remembers what the targets of a workload report, for others.
-func (s *Scheduler) learn(id engine.ID, p place.Part, now time.Time) {
-	full, unserved := refusal{cluster: id.Key.Cluster, target: p.Key}, refusal{id.Key.Cluster, p.Key, id.GroupResource}
-	switch {
-	case p.Refused == place.Full:
-		s.refused.add(full, now)
-	case p.Refused == place.NotServed:
-		s.refused.add(unserved, now)
-	case p.Applied:
-		s.refused.accepted(full, id)
-		s.refused.accepted(unserved, id)
-	}
-}
-
-// tries says of which targets a decision finds out whether they still refuse.
-func (s *Scheduler) tries(id engine.ID, snap place.Snapshot, d place.Decision) {
-	for _, t := range snap.Targets {
-		begins := func(p workload.AssignedTarget) bool { return p.Key == t.Key && p.Phase == workload.Active }
-		if t.Refuses == "" || !slices.ContainsFunc(d.Targets, begins) ||
-			slices.ContainsFunc(snap.Parts, func(p place.Part) bool { return begins(p.AssignedTarget) }) {
-			continue
+// learn remembers what the targets of a workload report, for others, and at which targets the workload finds out whether
+// they still refuse.
+func (s *Scheduler) learn(id engine.ID, snap place.Snapshot, d place.Decision) {
+	active := map[string]bool{}
+	for _, p := range snap.Parts {
+		full, unserved := refusal{cluster: id.Key.Cluster, target: p.Key}, refusal{id.Key.Cluster, p.Key, id.GroupResource}
+		active[p.Key] = p.Phase == workload.Active
+		switch {
+		case p.Refused == place.Full:
+			s.refused.add(full, id, snap.Now)
+		case p.Refused == place.NotServed:
+			s.refused.add(unserved, id, snap.Now)
+		case p.Applied:
+			s.refused.accepted(full, id)
+			s.refused.accepted(unserved, id)
 		}
-		for _, kind := range []schema.GroupResource{{}, id.GroupResource} {
-			s.refused.try(refusal{id.Key.Cluster, t.Key, kind}, id, snap.Now)
+	}
+	for _, t := range d.Targets {
+		if t.Phase == workload.Active && !active[t.Key] {
+			s.refused.try(refusal{cluster: id.Key.Cluster, target: t.Key}, id, snap.Now)
+			s.refused.try(refusal{id.Key.Cluster, t.Key, id.GroupResource}, id, snap.Now)
 		}
 	}
 }
 
-// refusalOf returns why a target has not created the object of a report. It is empty if there may be one, or if it is not known
-// whether the target accepts a generation of the workload.
+// refusalOf returns why a target has not created the object of a report. It is empty if the target may have one, or if
+// it is not known whether the target accepts a generation of the workload.
 func refusalOf(r *workload.TargetStatusSpec, generation int64) place.Refusal {
 	switch {
 	case r.TargetGeneration != 0:
 		return ""
 	case r.Reason == workload.Full:
 		return place.Full
+	case r.RefusedGeneration == 0: // the agent does not say so
+		return ""
 	case r.Reason == workload.NotServed:
 		return place.NotServed
-	case r.RefusedGeneration != generation:
-		return ""
-	}
-	if slices.Contains([]string{"Invalid", "BadRequest", "Forbidden"}, r.Reason) {
+	case r.RefusedGeneration == generation && slices.Contains([]string{"Invalid", "BadRequest", "Forbidden"}, r.Reason):
 		return place.Rejected
 	}
 	return ""
@@ -149,12 +148,15 @@ func refusalOf(r *workload.TargetStatusSpec, generation int64) place.Refusal {
 
 // rejected returns the targets that did not accept the present generation of a workload. Before is what was
 // known of it.
-func rejected(w *unstructured.Unstructured, before *workload.Assignment, parts []place.Part) *workload.Rejections {
+func rejected(w *unstructured.Unstructured, before *workload.Assignment, snap place.Snapshot) *workload.Rejections {
 	all := &workload.Rejections{Generation: w.GetGeneration()}
 	if before != nil && before.Spec.Rejections != nil && before.Spec.Rejections.Generation == all.Generation {
-		all.Keys = slices.Clone(before.Spec.Rejections.Keys)
+		all.Keys = slices.DeleteFunc(slices.Clone(before.Spec.Rejections.Keys), func(key string) bool {
+			return !slices.ContainsFunc(snap.Targets, func(t place.Target) bool { return t.Key == key }) ||
+				slices.ContainsFunc(snap.Parts, func(p place.Part) bool { return p.Key == key && p.Applied })
+		})
 	}
-	for _, p := range parts {
+	for _, p := range snap.Parts {
 		if p.Refused == place.Rejected && len(all.Keys) < workload.MaxRejections && !slices.Contains(all.Keys, p.Key) {
 			all.Keys = append(all.Keys, p.Key)
 		}

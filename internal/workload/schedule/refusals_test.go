@@ -28,7 +28,7 @@ func decisions(t *testing.T, scheduler *Scheduler, resource, name string) (all [
 		snap.Targets[i].Location = "default"
 	}
 	d := place.Decide(snap)
-	scheduler.tries(id, snap, d)
+	scheduler.learn(id, snap, d)
 	for _, p := range d.Targets {
 		n := int32(-1)
 		if p.Replicas != nil {
@@ -84,16 +84,17 @@ func TestRejections(t *testing.T) {
 	for name, c := range map[string]struct {
 		reason     string
 		generation int64 // of the copy
-		refused    int64 // generation; that of all workloads is zero
+		refused    int64 // generation; that of all workloads is 3
 		known      []string
 	}{
-		"invalid":   {reason: "Invalid"},
-		"forbidden": {reason: "Forbidden"},
-		"unserved":  {reason: workload.NotServed},
-		"updated":   {reason: "Invalid", generation: 3},
-		"foreign":   {reason: "Conflict"},
-		"changed":   {reason: "Invalid", refused: 1},
-		"twice":     {reason: "Invalid", known: []string{"west"}},
+		"invalid":   {reason: "Invalid", refused: 3},
+		"forbidden": {reason: "Forbidden", refused: 3},
+		"unserved":  {reason: workload.NotServed, refused: 2},
+		"updated":   {reason: "Invalid", generation: 3, refused: 3},
+		"foreign":   {reason: "Conflict", refused: 3},
+		"changed":   {reason: "Invalid", refused: 2},
+		"old-agent": {reason: workload.NotServed},
+		"twice":     {reason: "Invalid", refused: 3, known: []string{"west", "deleted"}},
 	} {
 		id := idOf("statefulsets", name)
 		ids[name] = id
@@ -101,26 +102,28 @@ func TestRejections(t *testing.T) {
 		r.Spec.Reason, r.Spec.TargetGeneration, r.Spec.RefusedGeneration = c.reason, c.generation, c.refused
 		a := at(id, workload.AssignedTarget{Key: "east", Location: "default", Phase: workload.Active, Replicas: new(int32(1))})
 		if c.known != nil {
-			a.Spec.Rejections = &workload.Rejections{Keys: c.known}
+			a.Spec.Rejections = &workload.Rejections{Generation: 3, Keys: c.known}
 		}
-		s.objects["statefulsets"] = append(s.objects["statefulsets"], object("StatefulSet", name, nil))
+		o := object("StatefulSet", name, nil)
+		o.SetGeneration(3)
+		s.objects["statefulsets"] = append(s.objects["statefulsets"], o)
 		s.reports.Items, s.assignments.Items = append(s.reports.Items, r), append(s.assignments.Items, a)
 	}
 	scheduler := s.open(t)
 	leaves, stays, waits := "east Removing -1 ", "east Active 1 ", "east Evicting 1 "
 	for name, want := range map[string]string{"invalid": leaves + "Rejected", "forbidden": leaves + "Rejected", "unserved": leaves + "NotServed",
-		"updated": stays, "foreign": stays, "changed": stays, "twice": waits + "Rejected"} {
+		"updated": stays, "foreign": stays, "changed": stays, "old-agent": stays, "twice": waits + "Rejected"} {
 		if diff := cmp.Diff([]string{want}, decisions(t, scheduler, "statefulsets", name)); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}
-	for name, want := range map[string]*workload.Rejections{"invalid": {Keys: []string{"east"}}, "twice": {Keys: []string{"west", "east"}}, "unserved": nil, "updated": nil, "changed": nil} {
+	for name, want := range map[string]*workload.Rejections{"invalid": {Generation: 3, Keys: []string{"east"}}, "twice": {Generation: 3, Keys: []string{"west", "east"}}, "unserved": nil, "updated": nil, "changed": nil} {
 		id := ids[name]
 		snap, err := scheduler.Snapshot(t.Context(), Subject{scheduler.consumers.Kind(id.GroupResource), id, scheduler.consumers.Workload(id), scheduler.consumers.Assignment(id)}, &scheduling.Placement{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(want, rejected(scheduler.consumers.Workload(id), scheduler.consumers.Assignment(id), snap.Parts)); diff != "" {
+		if diff := cmp.Diff(want, rejected(scheduler.consumers.Workload(id), scheduler.consumers.Assignment(id), snap)); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}
@@ -142,29 +145,30 @@ func TestRefusals(t *testing.T) {
 		return all[0].RefusesUntil
 	}
 	full, unserved := refusal{cluster: "shop", target: "east"}, refusal{"shop", "east", engines}
-	r.add(full, began)
+	first, second := idOf("deployments", "first"), idOf("deployments", "second")
+	r.add(full, first, began)
 	if got := until("shop", engines, place.Full); !got.Equal(began.Add(remembered)) {
 		t.Errorf("full until %v", got)
 	}
 	until("other", engines, "")
-	r.add(unserved, began.Add(time.Second))
+	r.add(unserved, first, began.Add(time.Second))
 	until("shop", engines, place.NotServed)
 	until("shop", fans, place.Full)
-	first, second := idOf("deployments", "first"), idOf("deployments", "second")
 	r.try(full, first, began.Add(time.Hour))
 	if got := until("shop", fans, place.Full); !got.Equal(began.Add(time.Hour + remembered)) {
 		t.Errorf("full until %v for others than the one that tries", got)
 	}
 	r.accepted(full, second)
+	r.add(full, second, began.Add(time.Hour)) // an old report
 	until("shop", fans, place.Full)
 	r.accepted(full, first)
 	until("shop", fans, "")
 	r.try(full, first, began) // nothing is known
 	until("shop", fans, "")
 	for i := range 10 * mostRefusals {
-		r.add(refusal{cluster: kcp.ClusterName(fmt.Sprint(i)), target: "east"}, began.Add(time.Duration(i)*remembered/mostRefusals))
+		r.add(refusal{cluster: kcp.ClusterName(fmt.Sprint(i)), target: "east"}, first, began.Add(time.Duration(i)*remembered/mostRefusals))
 	}
-	if len(r.all) > 2*mostRefusals {
+	if len(r.all) > 3*mostRefusals {
 		t.Errorf("%d refusals", len(r.all))
 	}
 }

@@ -35,8 +35,8 @@ func (s *Scheduler) decided(ctx context.Context, of Subject, p *scheduling.Place
 		return place.Decision{}, nil, err
 	}
 	d := s.paced(of.ID.Task(), snap)
-	s.tries(of.ID, snap, d)
-	return d, rejected(of.Object, of.Assignment, snap.Parts), nil
+	s.learn(of.ID, snap, d)
+	return d, rejected(of.Object, of.Assignment, snap), nil
 }
 
 // Snapshot returns what a decision about a workload by a Placement depends on.
@@ -57,7 +57,7 @@ func (s *Scheduler) Snapshot(ctx context.Context, of Subject, p *scheduling.Plac
 		}
 	}
 	s.refused.mark(id.Key.Cluster, id.GroupResource, snap.Targets)
-	if of := rejected(w, a, snap.Parts); of != nil {
+	if of := rejected(w, a, snap); of != nil {
 		for i := range snap.Targets {
 			if t := &snap.Targets[i]; slices.Contains(of.Keys, t.Key) {
 				t.Refuses, t.RefusesUntil = place.Rejected, time.Time{}
@@ -77,7 +77,6 @@ func (s *Scheduler) addParts(ctx context.Context, of Subject, snap *place.Snapsh
 			return err
 		}
 		part.Orphaned = orphans[t.Key]
-		s.learn(id, part, snap.Now)
 		if snap.Policy.Exclusive && t.Phase != workload.Removing {
 			snap.Policy.Needed = s.needed(k, w, part.Available)
 		}
