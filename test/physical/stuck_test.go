@@ -203,18 +203,21 @@ func (s *tenant) runs(t *testing.T, name string) {
 	s.rolledOut(t, "stuck")
 	for at, c := range s.clusters {
 		d := c.only(t, "stuck")
-		pods, err := c.CoreV1().Pods(d.Namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "app=stuck"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var images []string
-		for _, p := range pods.Items {
-			if p.DeletionTimestamp == nil {
-				images = append(images, p.Spec.Containers[0].Image)
+		eventually(t, "pods", func() error {
+			pods, err := c.CoreV1().Pods(d.Namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "app=stuck"})
+			if err != nil {
+				return err
 			}
-		}
-		if strings.Join(images, " ") != strings.TrimSpace(strings.Repeat(name+" ", 5)) {
-			t.Errorf("the pods at %s have %v, want 5 with %s", at, images, name)
-		}
+			var images []string
+			for _, p := range pods.Items {
+				if p.DeletionTimestamp == nil {
+					images = append(images, p.Spec.Containers[0].Image)
+				}
+			}
+			if strings.Join(images, " ") != strings.TrimSpace(strings.Repeat(name+" ", 5)) {
+				return fmt.Errorf("the pods at %s have %v, want 5 with %s", at, images, name)
+			}
+			return nil
+		})
 	}
 }

@@ -91,21 +91,27 @@ func (l *listing) sweeping(t *testing.T) *Engine {
 	return e
 }
 
+// swept returns an engine that knows what the listing has.
+func (l *listing) swept(t *testing.T) *Engine {
+	t.Helper()
+	e := l.sweeping(t)
+	ctx, end := context.WithCancel(context.Background())
+	t.Cleanup(func() { end(); e.Wait() })
+	if err := e.Sweep(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
 // If objects of one kind are too large to be listed, that is the trouble of this kind: the engine works on the
 // others. Pages that are too large get fewer objects.
 func TestLargeObjects(t *testing.T) {
 	l := &listing{of: map[string]int{"deployments": 1000, "configmaps": 3}, bound: map[string]int{"deployments": 130, "configmaps": 1}}
-	e := l.sweeping(t)
-	ctx, end := context.WithCancel(t.Context())
-	defer e.Wait()
-	defer end()
-	if err := e.Sweep(ctx); err != nil {
-		t.Fatal(err)
-	}
+	e := l.swept(t)
 	j := &job{Engine: e, profile: (&hub{}).Profile(configMaps())}
 	j.holding = e.hold(j.profile)
 	defer e.release(j.holding)
-	if why := j.await(ctx); why == nil || why.word != "TooLarge" {
+	if why := j.await(t.Context()); why == nil || why.word != "TooLarge" {
 		t.Errorf("the kind that is too large: %v", why)
 	}
 	h := e.hold((&hub{}).Profile(deployments()))
@@ -126,13 +132,7 @@ func TestLargeObjects(t *testing.T) {
 // A report says that the target refuses a generation, and that it has no object, only if it is known what the target has.
 func TestRefusedReports(t *testing.T) {
 	l := &listing{of: map[string]int{"deployments": 1, "configmaps": 3}, bound: map[string]int{"deployments": 130, "configmaps": 1}}
-	e := l.sweeping(t)
-	ctx, end := context.WithCancel(t.Context())
-	defer e.Wait()
-	defer end()
-	if err := e.Sweep(ctx); err != nil {
-		t.Fatal(err)
-	}
+	e := l.swept(t)
 	want := webDeployment()
 	had, copied := &workload.TargetStatus{}, webDeployment()
 	had.Spec.Workload, had.Spec.TargetGeneration = Reference(deployments(), want), 5
@@ -153,7 +153,7 @@ func TestRefusedReports(t *testing.T) {
 	} {
 		h := e.hold((&hub{}).Profile(c.kind))
 		j := &job{Engine: e, holding: h, profile: h.profile, id: web(), want: want, have: c.have, report: c.last}
-		if err := j.tell(ctx, reason{c.why, "text"}); err != nil {
+		if err := j.tell(t.Context(), reason{c.why, "text"}); err != nil {
 			t.Fatal(err)
 		}
 		got := locked(e.desired.(*hub), func() workload.TargetStatusSpec { return e.desired.(*hub).report.Spec })
