@@ -150,7 +150,7 @@ func stacks(with string) (all []string) {
 // eventually waits until check returns nil.
 func eventually(t *testing.T, check func() error) {
 	t.Helper()
-	ctx, stop := context.WithTimeout(t.Context(), kcptest.DefaultTimeout)
+	ctx, stop := context.WithTimeout(t.Context(), 2*kcptest.DefaultTimeout)
 	defer stop()
 	for {
 		err := check()
