@@ -301,8 +301,9 @@ func (j *job) refuse(ctx context.Context, why reason) error {
 	return again()
 }
 
-// tell reports why the part is not applied. The report says that the target refuses the workload only if an object that
-// it has is known. If one was applied before, it may still be there, also if the kind is not served any more.
+// tell reports why the part is not applied. The report says that the target refuses the workload only if the engine
+// knows whether the target has an object. A copy that was applied before may still be there, also if the target does not
+// serve the kind any more.
 func (j *job) tell(ctx context.Context, why reason) error {
 	next := j.blank()
 	next.Reason, next.Message = why.word, why.text

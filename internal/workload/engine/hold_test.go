@@ -129,7 +129,7 @@ func TestLargeObjects(t *testing.T) {
 	}
 }
 
-// A report says that the target refuses a generation, and that it has no object, only if it is known what the target has.
+// A report says that the target refuses a generation only if the engine knows whether the target has an object.
 func TestRefusedReports(t *testing.T) {
 	l := &listing{of: map[string]int{"deployments": 1, "configmaps": 3}, bound: map[string]int{"deployments": 130, "configmaps": 1}}
 	e := l.swept(t)

@@ -77,7 +77,8 @@ func TestFullTargets(t *testing.T) {
 	}
 }
 
-// A workload that a target rejects, or whose kind it does not serve, goes elsewhere. What exists at a target stays there.
+// A workload that a target rejects, or whose kind it does not serve, goes elsewhere. An object
+// that exists at a target stays there.
 func TestRejections(t *testing.T) {
 	ids := map[string]engine.ID{}
 	s := store{targets: ready("east", "west"), objects: map[string][]unstructured.Unstructured{}}
