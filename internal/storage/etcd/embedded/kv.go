@@ -12,8 +12,8 @@ import (
 	"github.com/unforked/kcp/internal/storage/etcd/space"
 )
 
-// localKV is the KV of an etcd in this process. It needs no timeouts, refuses writes while
-// the disk is full, and converts errors to API statuses.
+// localKV is the KV of an etcd in this process. It needs no timeouts of its own, refuses writes while
+// the disk is full, and converts errors to API statuses: etcd gives up a write after some seconds if the disk is slow.
 //
 // Its reads are serializable. etcd acknowledges a write when the member has applied it, and this
 // member is the only one: so a read of its applied state sees every acknowledged write. A
@@ -118,8 +118,10 @@ func (t *localTxn) Commit() (*clientv3.TxnResponse, error) {
 		}
 	}
 	r, err := t.txn.Commit()
-	if errors.Is(err, rpctypes.ErrNoSpace) || errors.Is(err, rpctypes.ErrRequestTooLarge) {
-		err = outage.Status(err, true)
+	for _, known := range []error{rpctypes.ErrNoSpace, rpctypes.ErrRequestTooLarge, rpctypes.ErrTooManyRequests, rpctypes.ErrTimeout, rpctypes.ErrTimeoutDueToLeaderFail} {
+		if errors.Is(err, known) {
+			return r, outage.Status(err, t.writes)
+		}
 	}
 	return r, err
 }

@@ -1,11 +1,18 @@
 package embedded
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/unforked/kcp/internal/storage/etcd/space"
 )
 
 // A read of the etcd in this process sees every write that was acknowledged before it began, also
@@ -98,4 +105,38 @@ func TestReadsSeeWatchedEvents(t *testing.T) {
 		}
 	}
 	writing.Wait()
+}
+
+// failing is a KV and its transaction, which fail.
+type failing struct {
+	clientv3.KV
+	err error
+}
+
+func (f failing) Txn(context.Context) clientv3.Txn       { return f }
+func (f failing) If(...clientv3.Cmp) clientv3.Txn        { return f }
+func (f failing) Then(...clientv3.Op) clientv3.Txn       { return f }
+func (f failing) Else(...clientv3.Op) clientv3.Txn       { return f }
+func (f failing) Commit() (*clientv3.TxnResponse, error) { return nil, f.err }
+
+// A client learns that a write on a slow disk may have been made, and that it can try again a read or what etcd refused.
+func TestSlowDisk(t *testing.T) {
+	write, read := clientv3.OpPut("/a", "x"), clientv3.OpGet("/a")
+	for name, c := range map[string]struct {
+		err  error
+		op   clientv3.Op
+		want func(error) bool
+	}{
+		"a write that timed out":     {rpctypes.ErrTimeout, write, apierrors.IsTimeout},
+		"a read that timed out":      {rpctypes.ErrTimeout, read, apierrors.IsServiceUnavailable},
+		"a write after the election": {rpctypes.ErrTimeoutDueToLeaderFail, write, apierrors.IsTimeout},
+		"too many writes":            {rpctypes.ErrTooManyRequests, write, apierrors.IsServiceUnavailable},
+		"an error of the request":    {rpctypes.ErrCompacted, write, func(err error) bool { return errors.Is(err, rpctypes.ErrCompacted) }},
+	} {
+		kv := localKV{failing{err: c.err}, &space.Capacity{}}
+		_, err := kv.Txn(t.Context()).If().Then(c.op).Commit()
+		if !c.want(err) || !errors.Is(err, c.err) || apierrors.ReasonForError(err) != "" && strings.Contains(err.Error(), "etcdserver") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
