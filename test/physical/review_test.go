@@ -25,12 +25,16 @@ import (
 func TestReview(t *testing.T) {
 	long(t)
 	w := newWorld(t, "east", "north", "west")
-	w.compute(t, "compute", "east", "north", "west")
+	w.compute(t, "compute", "east", "north")
 	s := w.shop(t, "shop", "compute")
 	s.place(t, `{"spec":{"tolerations":[{"key":"workload.kcp.io/unreachable","operator":"Exists","effect":"NoExecute","tolerationSeconds":1}],"strategy":{"divide":{"maxPerTarget":5}}}}`)
 	for name, replicas := range map[string]int32{"one": 1, "few": 4, "many": 10, "all": 15} { // "all" fits three targets exactly
 		s.create(t, name, replicas)
 	}
+	for _, name := range []string{"one", "few", "many"} {
+		s.rolledOut(t, name)
+	}
+	t.Run("what another cluster would do happens", func(t *testing.T) { s.foreseesAddition(t) })
 	for _, name := range []string{"one", "few", "many", "all"} {
 		s.rolledOut(t, name)
 	}
@@ -71,8 +75,12 @@ func foreseen(all *scheduling.PlacementReviewStatus) map[string]string {
 	for _, w := range all.Workloads {
 		var parts []string
 		for _, l := range w.Locations {
+			name := l.Target
+			if l.Added {
+				name = "west" // the only cluster that tests add
+			}
 			if l.NextPhase != "" {
-				parts = append(parts, fmt.Sprintf("%s %s %s", l.Target, l.NextPhase, number(l.NextReplicas)))
+				parts = append(parts, fmt.Sprintf("%s %s %s", name, l.NextPhase, number(l.NextReplicas)))
 			}
 		}
 		slices.Sort(parts)
@@ -219,6 +227,28 @@ func (s *tenant) storesNoReviews(t *testing.T) {
 	if list, err := all.List(t.Context(), metav1.ListOptions{}); err != nil || len(list.Items) > 0 {
 		t.Errorf("%d reviews are stored, %v", len(list.Items), err)
 	}
+}
+
+// foreseesAddition registers the third cluster.
+func (s *tenant) foreseesAddition(t *testing.T) {
+	eventually(t, "a Deployment that two clusters do not take", func() error {
+		if now := s.actual(t)["all"]; now != "east Active 5, north Active 5 NoFit" {
+			return fmt.Errorf("it is %q", now)
+		}
+		return nil
+	})
+	got, err := ask(t, s.dynamic, scheduling.PlacementReviewSpec{Assume: scheduling.Assumptions{Added: []scheduling.AddedClusters{{Location: "default", Clusters: 1}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, workspace := range []string{"compute", "shop"} {
+		out := must(t, "workload", "simulate", "--add", "default", "-w", ":root:"+workspace)
+		if !strings.Contains(out, "default/all: 5 replicas begin at default (added), they fit") || !strings.Contains(out, "3 workloads stay as they are") {
+			t.Errorf("in %s:\n%s", workspace, out)
+		}
+	}
+	must(t, "workload", "sync", "west", "--kubeconfig", s.clusters["west"].kubeconfig, "--labels", "region=west", "-w", ":root:compute")
+	eventually(t, "what was foreseen", func() error { return same(foreseen(got), s.actual(t)) })
 }
 
 func (s *tenant) foreseesCordon(t *testing.T) {

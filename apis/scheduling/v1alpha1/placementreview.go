@@ -5,8 +5,8 @@ import (
 )
 
 // PlacementReview asks where the workloads of a workspace run, why, and where they would run if some
-// physical clusters were lost or cordoned. The server answers its creation, and does not store
-// it.
+// physical clusters were lost, cordoned or added. The server answers its creation, and does not
+// store it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:storageversion
@@ -89,6 +89,31 @@ type Assumptions struct {
 	// +listType=set
 	// +optional
 	CordonedTargets []string `json:"cordonedTargets,omitempty"`
+
+	// added are physical clusters that do not exist yet. They are ready, have no taints, and accept
+	// all workloads.
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=map
+	// +listMapKey=location
+	// +optional
+	Added []AddedClusters `json:"added,omitempty"`
+}
+
+// AddedClusters are physical clusters of a Location that do not exist yet.
+type AddedClusters struct {
+	// location that has the physical clusters. Another Location has them, too, if it selects the
+	// labels that this one asks for.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +required
+	Location string `json:"location"`
+
+	// clusters is their number.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=64
+	// +kubebuilder:default=1
+	// +optional
+	Clusters int32 `json:"clusters,omitempty"`
 }
 
 // PlacementReviewStatus answers a PlacementReview.
@@ -159,6 +184,10 @@ type ReviewedLocation struct {
 	// clusters is the number of physical clusters.
 	// +optional
 	Clusters int32 `json:"clusters,omitempty"`
+
+	// added is true if the physical clusters do not exist yet, but are assumed to.
+	// +optional
+	Added bool `json:"added,omitempty"`
 
 	// replicas that are assigned now.
 	// +optional

@@ -10,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
-	scheduling "github.com/unforked/kcp/apis/scheduling/v1alpha1"
 	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 	"github.com/unforked/kcp/kcptest"
 )
@@ -71,17 +70,11 @@ func decided(t *testing.T, c *kcptest.Cluster, what, placement, reason string) {
 		}
 		return nil
 	})
-	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": scheduling.GroupVersion.String(), "kind": "PlacementReview", "metadata": map[string]any{"name": "x"}}}
-	answer, err := c.Dynamic.Resource(scheduling.GroupVersion.WithResource("placementreviews")).Create(t.Context(), o, metav1.CreateOptions{})
+	of, err := reviewed(t, c, "{}")
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, _, err := unstructured.NestedSlice(answer.Object, "status", "workloads")
-	if err != nil || len(all) != 1 {
-		t.Fatalf("%s: the review has %v, %v", what, all, err)
-	}
-	of := all[0].(map[string]any)
-	if by, _ := of["placement"].(string); by != placement || of["reason"] != reason {
-		t.Errorf("%s: the review says %q %q, want %q %q", what, by, of["reason"], placement, reason)
+	if of.Placement != placement || of.Reason != reason {
+		t.Errorf("%s: the review says %q %q, want %q %q", what, of.Placement, of.Reason, placement, reason)
 	}
 }

@@ -4,6 +4,8 @@
 package inventory
 
 import (
+	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -288,6 +290,50 @@ func (i *Inventory) Assume(change func(*Target)) {
 	for n := range i.targets {
 		change(&i.targets[n])
 	}
+}
+
+// Add applies the assumption of a review that a Location has n more targets, which are ready and have no taints. It
+// returns their keys, or none if there is no such Location.
+func (i *Inventory) Add(location string, n int) (keys []string) {
+	i.learning.Lock()
+	defer i.learning.Unlock()
+	named := i.places[location]
+	if named == nil {
+		return nil
+	}
+	w := Target{labels: required(named.Spec.InstanceSelector)}
+	for _, l := range i.offered() {
+		if l.Name == location || selectorOf(l).Matches(labels.Set(w.labels)) {
+			w.Locations = append(w.Locations, Location{l.Name, l.Labels})
+		}
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for range n {
+		w.Target = place.Target{Key: fmt.Sprintf("added-%s-%d", location, len(i.targets)), Ready: true}
+		keys = append(keys, w.Key)
+		at, _ := i.at(w.Key)
+		i.targets = slices.Insert(i.targets, at, w)
+	}
+	return keys
+}
+
+// required returns labels that a selector selects, if it asks only for labels that must be there.
+func required(s *metav1.LabelSelector) map[string]string {
+	if s == nil {
+		return nil
+	}
+	all := map[string]string{}
+	maps.Copy(all, s.MatchLabels)
+	for _, e := range s.MatchExpressions {
+		switch {
+		case e.Operator == metav1.LabelSelectorOpIn && len(e.Values) > 0:
+			all[e.Key] = e.Values[0]
+		case e.Operator == metav1.LabelSelectorOpExists:
+			all[e.Key] = ""
+		}
+	}
+	return all
 }
 
 // For returns the targets as a Placement sees them, and whether no workload leaves those that do

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -177,5 +178,45 @@ func TestLearnWakesNobody(t *testing.T) {
 	}
 	if all, hold := m.For(&scheduling.Placement{}); !hold || !m.Holds() || len(all) != 3 || slices.ContainsFunc(all, func(of place.Target) bool { return of.Unreachable.IsZero() }) {
 		t.Errorf("the targets are %v, hold %t and %t", all, hold, m.Holds())
+	}
+}
+
+// TestAdd adds targets that do not exist: they are ready, and every Location has them that selects the labels that
+// theirs asks for.
+func TestAdd(t *testing.T) {
+	m := newMany(t, 2)
+	for name, selector := range map[string]*metav1.LabelSelector{
+		"all":   nil,
+		"south": {MatchLabels: map[string]string{"zone": "1", "side": "south"}, MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "new", Operator: metav1.LabelSelectorOpExists}}},
+		"side":  {MatchLabels: map[string]string{"side": "south"}},
+		"old":   {MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "new", Operator: metav1.LabelSelectorOpDoesNotExist}}},
+	} {
+		l := zone()
+		l.Name, l.Spec.InstanceSelector = name, selector
+		m.locations.Add(m.revised(l))
+		<-m.changed
+	}
+	m.Learn()
+	before := m.All()
+	if keys := m.Add("nowhere", 1); len(keys) > 0 || len(m.All()) != len(before) {
+		t.Errorf("a Location that does not exist has new targets %v", keys)
+	}
+	for location, want := range map[string]string{"south": "[all side south zone]", "zone": "[all old zone]", "old": "[all old]"} {
+		keys := m.Add(location, 2)
+		if len(keys) != 2 || keys[0] == keys[1] {
+			t.Errorf("%s: the new targets are %v", location, keys)
+		}
+		for _, w := range m.All() {
+			var names []string
+			for _, l := range w.Locations {
+				names = append(names, l.Name)
+			}
+			if got := fmt.Sprint(names); slices.Contains(keys, w.Key) && (got != want || !w.Ready || w.Unschedulable || len(w.Taints) > 0) {
+				t.Errorf("the target added to %s is %+v in %s, want %s", location, w.Target, got, want)
+			}
+		}
+	}
+	if got := m.All(); len(got) != len(before)+6 || !slices.IsSortedFunc(got, func(a, b Target) int { return strings.Compare(a.Key, b.Key) }) {
+		t.Errorf("the targets are %v", got)
 	}
 }

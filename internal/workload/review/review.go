@@ -207,7 +207,7 @@ func (o *Options) review(ctx context.Context, compute, consumer kcp.ClusterName,
 		return nil, err
 	}
 	defer end()
-	names, err := s.assume(q)
+	shown, err := s.assume(q)
 	if err != nil {
 		return nil, err
 	}
@@ -217,7 +217,7 @@ func (o *Options) review(ctx context.Context, compute, consumer kcp.ClusterName,
 			out.Omitted++
 			continue
 		}
-		one, err := s.reviewed(ctx, of, shownTargets{names, len(q.Workloads) > 0 && len(q.Workloads) <= mostDetailed})
+		one, err := s.reviewed(ctx, of, shown)
 		if err != nil {
 			return nil, err
 		}
@@ -283,55 +283,6 @@ func (q question) concerns(k *consumers.Kind) bool {
 	})
 }
 
-// assume changes what the scheduler sees to what a user assumes. It returns the names of the targets
-// by their keys, as far as the user may see them.
-func (s *session) assume(q question) (map[string]string, error) {
-	known := map[string]bool{}
-	names := map[string]string{}
-	for _, t := range s.targets.List(s.compute) {
-		names[engine.TargetKey(string(s.compute), t.Name, string(t.UID))] = t.Name
-		known["target "+t.Name] = true
-	}
-	s.inventory.Assume(func(w *inventory.Target) {
-		at := func(all []string) bool {
-			return slices.ContainsFunc(w.Locations, func(l inventory.Location) bool { return slices.Contains(all, l.Name) })
-		}
-		for _, l := range w.Locations {
-			known["location "+l.Name] = true
-		}
-		if at(q.Assume.Down) || slices.Contains(q.Assume.DownTargets, names[w.Key]) {
-			w.Unreachable = assumedLoss()
-			if w.AgentLost = false; w.Leased {
-				w.LeaseEnd = w.Unreachable
-			}
-		}
-		if at(q.Assume.Cordoned) || slices.Contains(q.Assume.CordonedTargets, names[w.Key]) {
-			w.Unschedulable = true
-		}
-	})
-	for kind, all := range map[string][]string{"location ": slices.Concat(q.Assume.Down, q.Assume.Cordoned), "target ": slices.Concat(q.Assume.DownTargets, q.Assume.CordonedTargets)} {
-		for _, name := range all {
-			if !known[kind+name] {
-				return nil, apierrors.NewBadRequest(fmt.Sprintf("spec.assume: there is no %s%q with a physical cluster", kind, name))
-			}
-		}
-	}
-	if !q.named {
-		names = nil
-	}
-	return names, nil
-}
-
-// assumedLoss is when targets that are assumed to be down stopped answering: longer ago than any
-// toleration that ends.
-func assumedLoss() time.Time { return time.Unix(0, 0) }
-
-// held reports whether no target is given up because it does not answer.
-func (s *session) held() bool {
-	_, held := s.inventory.For(&scheduling.Placement{})
-	return held
-}
-
 // reviewable returns the workloads that a question is about, sorted.
 func (s *session) reviewable(consumer kcp.ClusterName, q question) (all []schedule.Subject) {
 	for _, k := range s.consumers.Kinds() {
@@ -359,12 +310,6 @@ func (s *session) reviewable(consumer kcp.ClusterName, q question) (all []schedu
 		return cmp.Or(cmp.Compare(a.Object.GetNamespace(), b.Object.GetNamespace()), cmp.Compare(a.Object.GetName(), b.Object.GetName()), cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Group, b.Group))
 	})
 	return all
-}
-
-// shownTargets are the names of targets that a user sees.
-type shownTargets struct {
-	byKey map[string]string // nil if the user sees none
-	all   bool              // or only of targets with a part
 }
 
 // reviewed returns the answer about one workload.
@@ -429,7 +374,7 @@ func moved(s place.Snapshot, d place.Decision) (n int32) {
 func compare(s place.Snapshot, d place.Decision, names shownTargets) []scheduling.ReviewedLocation {
 	var lines []scheduling.ReviewedLocation
 	add := func(key, location string) {
-		line := scheduling.ReviewedLocation{Location: location, Target: names.byKey[key], Clusters: 1, Reason: string(d.Refusals[key])}
+		line := scheduling.ReviewedLocation{Location: location, Target: names.byKey[key], Clusters: 1, Added: names.added[key], Reason: string(d.Refusals[key])}
 		if i := slices.IndexFunc(s.Parts, func(p place.Part) bool { return p.Key == key }); i >= 0 {
 			p := s.Parts[i]
 			line.Replicas, line.Available, line.Phase = p.Replicas, p.Available, string(p.Phase)
@@ -463,7 +408,7 @@ func compare(s place.Snapshot, d place.Decision, names shownTargets) []schedulin
 func merge(lines []scheduling.ReviewedLocation, line scheduling.ReviewedLocation) []scheduling.ReviewedLocation {
 	if line.Target == "" && line.Phase == "" && line.NextPhase == "" {
 		for i := range lines {
-			if l := &lines[i]; l.Location == line.Location && l.Reason == line.Reason && l.Phase == "" && l.NextPhase == "" {
+			if l := &lines[i]; l.Location == line.Location && l.Added == line.Added && l.Reason == line.Reason && l.Phase == "" && l.NextPhase == "" {
 				l.Clusters++
 				return lines
 			}
