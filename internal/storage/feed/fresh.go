@@ -16,7 +16,7 @@ const (
 	// freshTimeout limits the wait of [Feed.Fresh] if other processes write to etcd.
 	freshTimeout = time.Second
 	// freshTimeoutAlone limits it if none do. The changes are sure to come, however busy
-	// the machine is, and there is no outage to report.
+	// the machine is.
 	freshTimeoutAlone = 5 * time.Second
 	// firstProgress is how long to wait for the answer to a progress request before
 	// another one. The server of the watch may be behind another one.
@@ -37,7 +37,7 @@ const (
 //	WaitFor   one of a key below the prefix, for example of their own write
 //	Reach     any revision of etcd
 //	Await     any revision that was read from etcd, without a request to etcd if this process alone writes
-//	Fresh     the current one, before a refusal; it gives up after about a second
+//	Fresh     the current one, before a refusal; it gives up after a second, or five if this process alone writes
 //	CatchUp   the current one, however long it takes
 //	Current   one of less than evidenceFor ago, before a permission
 
@@ -103,8 +103,8 @@ func (f *Feed) Await(ctx context.Context, rev int64) error {
 // Fresh waits until everything is applied that this process knows to be committed and, if
 // other processes write to etcd, everything that etcd has now. It reports whether that
 // succeeded within the timeout, about a second. If so, the caller decides again: the
-// missing change may have been applied. If etcd does not answer, Fresh notes that in the
-// context, see [outage.WithNote].
+// missing change may have been applied. If not, Fresh notes that in the context, see
+// [outage.WithNote], so that no refusal is based on what is not known yet.
 func (f *Feed) Fresh(ctx context.Context) bool {
 	limit := freshTimeout
 	if f.revisions == nil {
@@ -112,7 +112,10 @@ func (f *Feed) Fresh(ctx context.Context) bool {
 	}
 	var err error
 	fair.Wait(ctx, func() { err = f.catchUp(ctx, limit) })
-	if err != nil && f.revisions != nil && ctx.Err() == nil {
+	if err != nil && ctx.Err() == nil {
+		if f.revisions == nil {
+			err = outage.Unavailable("the server has not yet applied its latest changes, so the request could not be decided; try again")
+		}
 		outage.Note(ctx, err)
 	}
 	return err == nil
