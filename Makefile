@@ -64,7 +64,7 @@ clients:
 
 nightly: bench dist clients storm conformance physical
 	$(RACE) go test -p 1 -count=1 -timeout 90m $(SCRIPTED)
-	NIGHTLY=1 $(RACE) go test -p 1 -count=1 -timeout 90m ./internal/storage/store ./internal/storage/watchcache ./internal/server ./internal/workload/place ./test/module ./test/faults ./test/upgrade
+	NIGHTLY=1 $(RACE) go test -p 1 -count=1 -timeout 90m ./internal/storage/store ./internal/storage/watchcache ./internal/server ./internal/workload/place ./examples/provider ./test/module ./test/faults ./test/upgrade
 	NIGHTLY=1 go -C internal/dist test -count=1 -timeout 60m ./...
 	NIGHTLY=1 go test -count=1 -run TestPages/tools ./cmd/kcp
 

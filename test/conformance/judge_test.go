@@ -190,3 +190,18 @@ func TestVerdicts(t *testing.T) {
 		}
 	}
 }
+
+// TestMissingResults finds the tests that a run did not reach.
+func TestMissingResults(t *testing.T) {
+	a, b := &spec{State: "passed"}, &spec{State: "failed"}
+	s := suites{want: &suite{name: "stock", results: map[string]*spec{"a": a, "b": b}}, got: []*suite{
+		{name: "one", results: map[string]*spec{"a": a, "b": b}}, {name: "two", results: map[string]*spec{"b": b, "c": a}}}}
+	want := []string{"two: a did not run", "stock: c did not run", "one: c did not run"}
+	if got := s.missing(); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	s.got = s.got[:1]
+	if got := s.missing(); len(got) > 0 {
+		t.Errorf("all ran, and %q are missing", got)
+	}
+}

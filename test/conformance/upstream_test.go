@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -107,9 +109,31 @@ func (s suites) read(t *testing.T) {
 			t.Fatalf("%s: %v", one.name, err)
 		}
 	}
+	for _, one := range s.missing() {
+		t.Error(one)
+	}
 	for _, one := range s.got {
 		s.judge(t, one)
 	}
+}
+
+// missing returns what some servers ran and others did not: a run that ends early has no result for its last tests.
+func (s suites) missing() (all []string) {
+	ran := map[string]bool{}
+	suites := append([]*suite{s.want}, s.got...)
+	for _, one := range suites {
+		for name := range one.results {
+			ran[name] = true
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(ran)) {
+		for _, one := range suites {
+			if one.results[name] == nil {
+				all = append(all, fmt.Sprintf("%s: %s did not run", one.name, name))
+			}
+		}
+	}
+	return all
 }
 
 // suite is a run of tests at one server.
