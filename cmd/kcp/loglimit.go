@@ -66,6 +66,9 @@ func (l *logLimiter) Write(entry []byte) (int, error) {
 	if l.verbose() {
 		return l.to.Write(entry)
 	}
+	if texts.UnmanagedFields(string(entry)) { // the error of a user, who is told
+		return len(entry), nil
+	}
 	left, ok := l.allow(sourceOf(entry))
 	if !ok {
 		return len(entry), nil

@@ -52,6 +52,11 @@ func TestLogLimiter(t *testing.T) {
 			t.Fatal(n, err)
 		}
 	}
+	invalid := "E1122 07:10:51.133577   21348 fieldmanager.go:155] \"[SHOULD NOT HAPPEN] failed to update managedFields\" err=\"it does not fit\"\n"
+	if n, err := l.Write([]byte(invalid)); n != len(invalid) || err != nil {
+		t.Fatal(n, err)
+	}
+	written("an invalid custom resource", 0)
 	written("information, and what klog itself writes", 0)
 	verbose = true
 	for range 100 {

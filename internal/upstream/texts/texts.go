@@ -32,6 +32,16 @@ func LatePanic(entry string) bool {
 	return found && strings.HasPrefix(panicked, "true,")
 }
 
+// UnmanagedFields reports whether an entry of the log says that the owners of the fields of an object could not be
+// computed. The library logs that as an error that should not happen, but it does for each invalid custom resource,
+// before the object is validated and refused.
+//
+// At the next minor version: look at UpdateNoErrors in
+// k8s.io/apimachinery/pkg/util/managedfields/internal/fieldmanager.go.
+func UnmanagedFields(entry string) bool {
+	return strings.Contains(entry, `"[SHOULD NOT HAPPEN] failed to update managedFields"`)
+}
+
 // TLSFailed reports whether a connection of gRPC failed because of its certificates. The error
 // of gRPC holds only the text of the cause.
 //

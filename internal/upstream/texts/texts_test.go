@@ -18,12 +18,16 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/endpoints/handlers/finisher"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
 	"k8s.io/klog/v2"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
+	"sigs.k8s.io/structured-merge-diff/v6/typed"
 )
 
 // The filters of the libraries log that a client left, or that a request took too long, in
@@ -104,6 +108,40 @@ func TestLatePanic(t *testing.T) {
 			t.Errorf("%v; logged %q: panic %v", err, line, !panics)
 		}
 	}
+}
+
+// An object that does not fit its schema makes the library log these words.
+func TestUnmanagedFields(t *testing.T) {
+	var line string
+	klog.SetLogger(funcr.New(func(_, args string) { line = args }, funcr.Options{}))
+	defer klog.ClearLogger()
+	gvk := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Widget"}
+	manager, err := managedfields.NewDefaultCRDFieldManager(refusing{}, keeping{}, nil, nil, gvk, gvk.GroupVersion(), "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Widget", "metadata": map[string]any{"name": "x"}}}
+	manager.UpdateNoErrors(o, o.DeepCopy(), "test")
+	if !UnmanagedFields(line) {
+		t.Errorf("logged %q", line)
+	}
+	if UnmanagedFields(`"failed to update managedFields"`) {
+		t.Error("another error is taken for it")
+	}
+}
+
+// refusing converts nothing.
+type refusing struct{ managedfields.TypeConverter }
+
+func (refusing) ObjectToTyped(runtime.Object, ...typed.ValidationOptions) (*typed.TypedValue, error) {
+	return nil, errors.New("it does not fit its schema")
+}
+
+// keeping converts an object to itself.
+type keeping struct{ runtime.ObjectConvertor }
+
+func (keeping) ConvertToVersion(o runtime.Object, _ runtime.GroupVersioner) (runtime.Object, error) {
+	return o, nil
 }
 
 // sink records the messages of errors.
