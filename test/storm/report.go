@@ -125,6 +125,8 @@ func judge(results []result) (err error) {
 		switch {
 		case r.failures() > 0:
 			err = errors.Join(err, fmt.Errorf("%s: %d answers are 5xx: %v", r.name, r.failures(), r.count.Failures))
+		case r.served && r.count.Codes[http.StatusOK]+r.count.Codes[http.StatusCreated] == 0:
+			err = errors.Join(err, fmt.Errorf("%s: no request was served: %v", r.name, r.count.Codes))
 		case r.count.Hasty > 0:
 			err = errors.Join(err, fmt.Errorf("%s: %d answers are 429 without Retry-After", r.name, r.count.Hasty))
 		case r.during.get.errors()+r.during.create.errors() > 0:

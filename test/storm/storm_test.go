@@ -15,11 +15,14 @@ import (
 
 // Storms send valid requests. Otherwise a server could refuse them as malformed.
 func TestStormsSendWhatIsValid(t *testing.T) {
-	text := longSelector(selectorBytes)
-	if _, err := labels.Parse(text); err != nil || len(text) < selectorBytes-10 {
-		t.Errorf("a selector of %d bytes: %v", len(text), err)
+	for _, terms := range []int{selectorTerms, servedTerms} {
+		if selector, err := labels.Parse(longSelector(terms)); err != nil {
+			t.Error(err)
+		} else if requirements, _ := selector.Requirements(); len(requirements) != terms {
+			t.Errorf("a selector of %d terms, want %d", len(requirements), terms)
+		}
 	}
-	for name, body := range map[string][]byte{"keys": manyKeys(260_000), "large": largeConfigMap(largeBytes), "huge": hugeThing()} {
+	for name, body := range map[string][]byte{"keys": manyKeys(260_000), "members": manyKeys(servedKeys), "large": largeConfigMap(largeBytes), "huge": hugeThing()} {
 		if !json.Valid(body) || len(body) > 3<<20 {
 			t.Errorf("%s: %d bytes, which are no JSON or too many", name, len(body))
 		}

@@ -21,9 +21,14 @@ const (
 	crds       = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 	things     = "/apis/storm.example.com/v1/namespaces/default/things"
 
-	selectorBytes = 530_000
+	selectorTerms = 54_000    // 530 KB
 	largeBytes    = 950_000   // of a config map
 	hugeBytes     = 2_900_000 // of an object, near the limit of etcd
+
+	// A server refuses selectors of more than 100 requirements, and objects of more than 50,000 fields. Attacks with
+	// fewer of them pass.
+	servedTerms = 95
+	servedKeys  = 49_000
 
 	yamlWorkspaces   = 12
 	dryRunWorkspaces = 20
@@ -38,6 +43,8 @@ type storm struct {
 	slowEtcd   bool // the server has an external etcd, which becomes slow
 	// least is how long it lasts at least, also in the short form.
 	least time.Duration
+	// served means that the server serves at least one of its requests.
+	served bool
 }
 
 // storms returns all storms. The one that fills the store is the last, because storms of the
@@ -48,6 +55,8 @@ func storms() []storm {
 		{name: "selector", what: "530 KB labelSelector without a token, 200 in flight, in clusters that do not exist"},
 		{name: "watches", what: "5,000 watches with a labelSelector of 530 KB"},
 		{name: "keys", what: "config maps of 260,000 keys, 8 in flight, clients leave after 3 s"},
+		{name: "terms", what: "5,000 watches with a labelSelector of 95 terms", served: true},
+		{name: "members", what: "config maps of 49,000 keys, 8 in flight, clients leave after 3 s"},
 		{name: "reachable", what: "/services/reachableworkspaces, 200 in flight"},
 		{name: "dryrun", what: "2.9 MB custom resources with dryRun=All over 20 workspaces, 60 in flight", prepare: prepares(defineThings)},
 		{name: "openapi", what: "OpenAPI v2 of 40 shapes, 80 in flight", prepare: prepares(defineShapes)},
@@ -82,8 +91,9 @@ func prepares(all ...func(context.Context, *world) error) []func(context.Context
 
 // attacks returns the attacks of child processes. Their requests are built once.
 func attacks() map[string]func(context.Context, *target, *tally) error {
-	selector := sync.OnceValue(func() string { return longSelector(selectorBytes) })
+	selector := sync.OnceValue(func() string { return longSelector(selectorTerms) })
 	keys := sync.OnceValue(func() []byte { return manyKeys(260_000) })
+	members := sync.OnceValue(func() []byte { return manyKeys(servedKeys) })
 	large := sync.OnceValue(func() []byte { return largeConfigMap(largeBytes) })
 	huge := sync.OnceValue(hugeThing)
 	pairs := sync.OnceValue(func() []byte { return labelled("policies", 1000) })
@@ -97,6 +107,12 @@ func attacks() map[string]func(context.Context, *target, *tally) error {
 		}}.run,
 		"keys": flood{inFlight: 8, leave: 3 * time.Second, each: func(t *target, i int) (string, string, []byte) {
 			return http.MethodPost, t.at(i) + configMaps, keys()
+		}}.run,
+		"terms": flood{inFlight: 5000, each: func(t *target, i int) (string, string, []byte) {
+			return http.MethodGet, t.at(i) + configMaps + "?watch=1&labelSelector=" + longSelector(servedTerms), nil
+		}}.run,
+		"members": flood{inFlight: 8, leave: 3 * time.Second, each: func(t *target, i int) (string, string, []byte) {
+			return http.MethodPost, t.at(i) + configMaps, members()
 		}}.run,
 		"reachable": flood{inFlight: 200, request: func(int) (string, string, []byte) {
 			return http.MethodGet, "/services/reachableworkspaces", nil
@@ -127,10 +143,10 @@ func attacks() map[string]func(context.Context, *target, *tally) error {
 	}
 }
 
-// longSelector is a valid label selector, encoded for a query.
-func longSelector(size int) string {
+// longSelector is a valid label selector of some terms, encoded for a query.
+func longSelector(terms int) string {
 	var b strings.Builder
-	for i := 0; b.Len() < size; i++ {
+	for i := range terms {
 		fmt.Fprintf(&b, "k%d!=v,", i)
 	}
 	return strings.TrimSuffix(b.String(), ",")

@@ -29,8 +29,10 @@ const (
 	maxHeader = 16 << 10 // bytes
 	// maxParameters is several times the number of known parameters; lists have twelve.
 	maxParameters = 100
-	// maxTerms limits all selectors together. A watch matches each event with them.
-	maxTerms = 500
+	// maxRequirements and maxTerms limit all selectors together. A request parses them several times, and a watch
+	// matches each event with them. Values of a set, as in "a in (b, c)", are terms that cost little.
+	maxRequirements = 100
+	maxTerms        = 500
 	// maxReview limits the body of access reviews, which can contain selectors.
 	maxReview = 64 << 10 // bytes
 )
@@ -65,9 +67,42 @@ func Within(next http.Handler) http.Handler {
 	})
 }
 
-// terms estimates the number of selector terms in a query by its commas.
-func terms(query string) int {
-	return strings.Count(query, ",") + strings.Count(query, "%2C") + strings.Count(query, "%2c")
+// terms estimates the number of requirements of the selectors in a query, and the number of these and of the values of
+// sets, by the commas. Only label selectors have sets.
+func terms(query string) (requirements, all int) {
+	for parameter := range strings.FieldsFuncSeq(query, func(r rune) bool { return r == '&' || r == ';' }) {
+		sets, inSet := strings.HasPrefix(parameter, "labelSelector="), false
+		for i := 0; i < len(parameter); i++ {
+			c := parameter[i]
+			if c == '%' && i+2 < len(parameter) {
+				c = encoded(parameter[i+1 : i+3])
+			}
+			switch c {
+			case '(':
+				inSet = sets
+			case ')':
+				inSet = false
+			case ',':
+				if all++; !inSet {
+					requirements++
+				}
+			}
+		}
+	}
+	return requirements, all
+}
+
+// encoded returns the comma or the parenthesis that two digits stand for, or zero.
+func encoded(hex string) byte {
+	switch strings.ToUpper(hex) {
+	case "28":
+		return '('
+	case "29":
+		return ')'
+	case "2C":
+		return ','
+	}
+	return 0
 }
 
 // check returns an error if a request exceeds a bound. It parses nothing.
@@ -80,8 +115,11 @@ func check(req *http.Request) *apierrors.StatusError {
 	if n := 1 + strings.Count(query, "&") + strings.Count(query, ";"); n > maxParameters {
 		return apierrors.NewBadRequest(fmt.Sprintf("the URL of the request has %d query parameters, and the limit is %d; remove parameters that the API does not have", n, maxParameters))
 	}
-	if n := terms(query); n > maxTerms {
-		return apierrors.NewBadRequest(fmt.Sprintf("the selectors of the request have %d terms, and the limit is %d; give the objects a common label and select by it", n, maxTerms))
+	switch requirements, all := terms(query); {
+	case requirements > maxRequirements:
+		return apierrors.NewBadRequest(fmt.Sprintf("the selectors of the request have %d requirements, and the limit is %d; give the objects a common label and select by it", requirements, maxRequirements))
+	case all > maxTerms:
+		return apierrors.NewBadRequest(fmt.Sprintf("the selectors of the request have %d terms, and the limit is %d; give the objects a common label and select by it", all, maxTerms))
 	}
 	return checkHeaders(req.Header)
 }

@@ -31,13 +31,18 @@ func TestWhatNoHonestClientSends(t *testing.T) {
 	}{
 		"long selector":       {get(maps + "?labelSelector=" + strings.Repeat("a", maxURL)), 414, "the limit is 16384"},
 		"long path":           {get("/" + strings.Repeat("a", maxURL)), 414, "the limit is 16384"},
-		"many terms":          {get(maps + "?labelSelector=" + strings.Repeat("a,", maxTerms) + "a,b"), 400, "the limit is 500"},
-		"many escaped terms":  {get(maps + "?watch=1&fieldSelector=" + strings.Repeat("a%2C", maxTerms/2) + strings.Repeat("%2c", maxTerms/2) + ",b"), 400, "the limit is 500"},
+		"many requirements":   {get(maps + "?labelSelector=" + strings.Repeat("a,", maxRequirements) + "a,b"), 400, "the limit is 100"},
+		"many escaped ones":   {get(maps + "?watch=1&fieldSelector=" + strings.Repeat("a%2C", maxRequirements/2) + strings.Repeat("%2c", maxRequirements/2) + ",b"), 400, "the limit is 100"},
+		"no set of fields":    {get(maps + "?fieldSelector=(" + strings.Repeat("a=b,", maxRequirements) + "a=b,a=b)"), 400, "the limit is 100"},
+		"a set and many more": {get(maps + "?labelSelector=a+in+%28b%29%2C" + strings.Repeat("a,", maxRequirements) + "b"), 400, "the limit is 100"},
+		"a set in another":    {get(maps + "?labelSelector=a+in+(&x=" + strings.Repeat("a,", maxRequirements) + "b,c"), 400, "the limit is 100"},
+		"many values":         {get(maps + "?labelSelector=a%20in%20%28" + strings.Repeat("b%2c", maxTerms) + "b,c)"), 400, "the limit is 500"},
 		"many parameters":     {get(maps + "?" + strings.Repeat("a&", maxParameters)), 400, "the limit is 100"},
-		"deleting by many":    {httptest.NewRequest(http.MethodDelete, maps+"?labelSelector="+strings.Repeat("a,", maxTerms+1), strings.NewReader("{}")), 400, "the limit is 500"},
+		"deleting by many":    {httptest.NewRequest(http.MethodDelete, maps+"?labelSelector="+strings.Repeat("a,", maxRequirements+1), strings.NewReader("{}")), 400, "the limit is 100"},
 		"many headers":        {get(maps, "Impersonate-Group", strings.Repeat("a", maxHeaders/2), "Impersonate-Group", strings.Repeat("b", maxHeaders/2)), 431, "the limit is 65536"},
 		"many media types":    {get(maps, "Accept", strings.Repeat("a/b,", maxHeader/4)+"*/*"), 431, "the limit is 16384"},
 		"a short selector":    {get(maps + "?labelSelector=a%20in%20(" + strings.Repeat("b,", 400) + "c)"), 200, ""},
+		"two sets":            {get(maps + "?labelSelector=a+in+%28" + strings.Repeat("b%2C", 200) + "c%29%2Cd+notin+(" + strings.Repeat("b,", 200) + "c)"), 200, ""},
 		"an ordinary request": {get(maps+"?limit=500&resourceVersion=0", "Accept", "application/json", "Authorization", "Bearer "+strings.Repeat("a", 20<<10)), 200, ""},
 	} {
 		w := httptest.NewRecorder()
@@ -89,7 +94,7 @@ func TestReviewsOfAccessAreBounded(t *testing.T) {
 
 // BenchmarkWorst measures the worst selector within the bounds.
 func BenchmarkWorst(b *testing.B) {
-	text := strings.Repeat("k!=v,", maxTerms) + "c"
+	text := strings.Repeat("k!=v,", maxRequirements) + "c"
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := labels.Parse(text); err != nil {
