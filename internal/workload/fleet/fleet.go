@@ -86,6 +86,7 @@ func (m *manager) warn(ctx context.Context, at kcp.ClusterName, w objects.Warnin
 func (f *fleet) start() {
 	f.leads = true
 	f.follow()
+	f.inventory.KnowFrom(time.Now())
 	f.inventory.Learn()
 	autoscaling := autoscale.Loop(f.ctx, autoscale.Options{
 		Server: f.server, Compute: f.compute, Consumers: f.consumers, Targets: f.term.targets, Pods: f.options.pods, Period: f.options.Autoscale,

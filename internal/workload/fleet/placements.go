@@ -54,7 +54,7 @@ func (f *fleet) placement(ctx context.Context, key kcp.Key) error {
 	next := p.Status.DeepCopy()
 	next.Phase = scheduling.Unbound
 	state := conditions.Condition{Type: conditions.Ready, Status: metav1.ConditionTrue}
-	targets, _ := f.inventory.For(p)
+	targets, _, _ := f.inventory.For(p)
 	selected := 0
 	for _, t := range targets {
 		if t.Location != "" {

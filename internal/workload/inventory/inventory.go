@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -72,6 +73,8 @@ type Inventory struct {
 	targets []Target          // by key; guarded by mu
 	keys    map[string]string // the keys of targets by the names of SyncTargets; guarded by mu
 	holds   bool              // no workload leaves targets that do not answer; guarded by mu
+	turned  bool              // whether holds has changed since the scheduler was told; guarded by mu
+	known   time.Time         // see [Inventory.KnowFrom]; guarded by mu
 }
 
 // New returns an inventory without targets. [Inventory.Learn] fills it.
@@ -163,7 +166,7 @@ func (i *Inventory) LearnTarget(name string) {
 	if t := i.options.Targets.Get(kcp.Key{Cluster: i.options.Compute, Name: name}); t != nil {
 		next = append(next, i.target(t, i.offered()))
 	}
-	before, same := i.replace(name, next)
+	before, same := i.replace(name, next, time.Now())
 	if same {
 		return
 	}
@@ -180,7 +183,7 @@ func (i *Inventory) LearnTarget(name string) {
 
 // replace puts a target, or none, in the place of the one with the name of its SyncTarget, unless
 // they are the same.
-func (i *Inventory) replace(name string, next []Target) (before []Target, same bool) {
+func (i *Inventory) replace(name string, next []Target, now time.Time) (before []Target, same bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	at, exists := 0, false
@@ -201,7 +204,22 @@ func (i *Inventory) replace(name string, next []Target) (before []Target, same b
 		i.targets = slices.Insert(i.targets, at, w)
 		i.keys[name] = w.Key
 	}
+	if holds := place.Hold(placed(i.targets)); holds != i.holds {
+		i.holds, i.turned = holds, !i.turned
+		if !holds { // before the next decision: targets that are about to answer, too, have not answered for long
+			i.known = now
+		}
+	}
 	return before, false
+}
+
+// KnowFrom says when the server began to look at the targets. What a target did before is not known: it may have
+// answered. Toleration of targets that do not answer begins then at the earliest, and begins again after a time in which
+// nothing left them.
+func (i *Inventory) KnowFrom(now time.Time) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.known = now
 }
 
 // at returns the index of a target, or where it would be. The caller holds mu.
@@ -262,9 +280,8 @@ func (i *Inventory) CountAll() { i.count(i.All()) }
 // turn tells that something has changed for the scheduler.
 func (i *Inventory) turn() {
 	i.mu.Lock()
-	holds := place.Hold(placed(i.targets))
-	turned := holds != i.holds
-	i.holds = holds
+	turned := i.turned
+	i.turned = false
 	i.mu.Unlock()
 	i.options.Turn(turned)
 }
@@ -336,9 +353,9 @@ func required(s *metav1.LabelSelector) map[string]string {
 	return all
 }
 
-// For returns the targets as a Placement sees them, and whether no workload leaves those that do
-// not answer.
-func (i *Inventory) For(p *scheduling.Placement) (all []place.Target, hold bool) {
+// For returns the targets as a Placement sees them, whether no workload leaves those that do not answer, and when their
+// toleration begins at the earliest.
+func (i *Inventory) For(p *scheduling.Placement) (all []place.Target, hold bool, known time.Time) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	for _, w := range i.targets {
@@ -351,7 +368,7 @@ func (i *Inventory) For(p *scheduling.Placement) (all []place.Target, hold bool)
 		}
 		all = append(all, t)
 	}
-	return all, place.Hold(all)
+	return all, place.Hold(all), i.known
 }
 
 // Selects reports whether a selector selects an object with these labels. One that is invalid

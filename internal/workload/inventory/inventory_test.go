@@ -167,7 +167,7 @@ func TestLearnWakesNobody(t *testing.T) {
 	m := newMany(t, 3)
 	for i := range 3 {
 		lost := numbered(i)
-		lost.Status.UnreachableSince = &metav1.Time{Time: time.Now()}
+		lost.Status.LastSyncerHeartbeatTime, lost.Status.UnreachableSince = &metav1.Time{Time: time.Now()}, &metav1.Time{Time: time.Now()}
 		m.targets.Modify(m.revised(lost))
 		<-m.changed
 	}
@@ -176,8 +176,48 @@ func TestLearnWakesNobody(t *testing.T) {
 	if len(m.counted) > 0 || m.decided > 0 {
 		t.Errorf("the Locations %v count, and %d decisions are made", m.counted, m.decided)
 	}
-	if all, hold := m.For(&scheduling.Placement{}); !hold || !m.Holds() || len(all) != 3 || slices.ContainsFunc(all, func(of place.Target) bool { return of.Unreachable.IsZero() }) {
+	if all, hold, _ := m.For(&scheduling.Placement{}); !hold || !m.Holds() || len(all) != 3 || slices.ContainsFunc(all, func(of place.Target) bool { return of.Unreachable.IsZero() }) {
 		t.Errorf("the targets are %v, hold %t and %t", all, hold, m.Holds())
+	}
+}
+
+// TestNothingLeavesWhileTargetsReturn lets most targets answer again, one after another, after a long time. The ones that
+// answer first do not make the others count as lost.
+func TestNothingLeavesWhileTargetsReturn(t *testing.T) {
+	const targets = 6
+	m := newMany(t, targets)
+	set := func(i int, since *metav1.Time) {
+		next := numbered(i)
+		next.Status.LastSyncerHeartbeatTime, next.Status.UnreachableSince = &metav1.Time{Time: time.Now()}, since
+		m.targets.Modify(m.revised(next))
+		<-m.changed
+		m.LearnTarget(next.Name)
+	}
+	long := &metav1.Time{Time: time.Now().Add(-time.Hour)}
+	for i := range targets {
+		set(i, long)
+	}
+	m.KnowFrom(time.Now().Add(-time.Hour))
+	decide := func() place.Decision {
+		s := place.Snapshot{ID: "x", Replicas: new(int32(4)), Now: time.Now()}
+		s.Targets, s.Hold, s.Known = m.For(&scheduling.Placement{})
+		for _, of := range s.Targets {
+			if of.Location != "" {
+				s.Parts = append(s.Parts, place.Part{AssignedTarget: workload.AssignedTarget{Key: of.Key, Location: of.Location, Replicas: new(int32(1)), Phase: workload.Active}, Applied: true, Available: 1})
+			}
+		}
+		return place.Decide(s)
+	}
+	for i := range targets {
+		if d := decide(); len(d.Evicted) > 0 {
+			t.Errorf("%d targets answer, hold %t: the workload leaves %v", i, m.Holds(), d.Evicted)
+		}
+		set(i, nil)
+	}
+	set(0, long) // the server knows all others, and this one since it looks
+	m.KnowFrom(time.Now().Add(-time.Hour))
+	if d := decide(); len(d.Evicted) != 1 {
+		t.Errorf("one target is lost, and the workload leaves %v", d.Evicted)
 	}
 }
 

@@ -13,11 +13,12 @@ func Hold(targets []Target) bool {
 	return lost > 0 && (lost == all || ill(all, lost))
 }
 
-// count counts targets, and those that do not answer. Targets that are known to be gone do not count.
+// count counts targets, and those that do not answer. Targets that are known to be gone do not count, and neither do
+// those that have never answered.
 func count(targets []Target) (all, lost int) {
 	for _, t := range targets {
 		silent := !t.Unreachable.IsZero()
-		if silent && (t.Fenced || t.Confirmed) {
+		if !t.Ready || silent && (t.Fenced || t.Confirmed) {
 			continue
 		}
 		if all++; silent {

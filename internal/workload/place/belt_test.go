@@ -3,8 +3,14 @@ package place
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	workload "github.com/unforked/kcp/apis/workload/v1alpha1"
 )
 
 func lostTargets(all, lost int) (targets []Target) {
@@ -31,6 +37,43 @@ func TestHold(t *testing.T) {
 	fenced[0].Fenced, fenced[1].Confirmed = true, true
 	if Hold(fenced) {
 		t.Error("targets that are known to be gone count")
+	}
+	unborn := lostTargets(8, 3)
+	for i := range unborn[4:] {
+		unborn[4+i].Ready = false
+	}
+	if !Hold(unborn) {
+		t.Error("targets that have never answered count")
+	}
+}
+
+// TestToleration expects that a target that did not answer before the server knew of it counts as lost since then, and
+// that no tenant tolerates a drain.
+func TestToleration(t *testing.T) {
+	lost, drained := target("a"), target("a")
+	lost.Unreachable = now.Add(-time.Hour)
+	drained.Taints = []corev1.Taint{{Key: workload.DrainTaint, Effect: corev1.TaintEffectNoExecute, TimeAdded: &metav1.Time{Time: now.Add(-time.Minute)}}}
+	all := []corev1.Toleration{{Key: workload.DrainTaint, Operator: corev1.TolerationOpExists}, {Operator: corev1.TolerationOpExists}}
+	for _, c := range []struct {
+		of          Target
+		known       time.Time
+		tolerations []corev1.Toleration
+		exclusive   bool
+		want        []string
+		again       time.Duration
+	}{
+		{of: lost, want: []string{"a:1:Evicting", "b:1:Active"}},
+		{of: lost, known: now.Add(-time.Minute), want: []string{"a:1:Evicting", "b:1:Active"}},
+		{of: lost, known: now.Add(-20 * time.Second), want: []string{"a:1:Active"}, again: 40 * time.Second},
+		{of: lost, known: now.Add(-20 * time.Second), exclusive: true, want: []string{"a:1:Active"}, again: 100 * time.Second},
+		{of: drained, tolerations: all[:1], want: []string{"a:1:Evicting", "b:1:Active"}},
+		{of: drained, tolerations: all[1:], want: []string{"a:1:Evicting", "b:1:Active"}},
+	} {
+		d := Decide(Snapshot{ID: "x", Replicas: new(int32(1)), Targets: []Target{c.of, target("b")}, Parts: []Part{part("a", 1, workload.Active)}, Known: c.known, Now: now,
+			Policy: Policy{Tolerations: c.tolerations, Exclusive: c.exclusive}})
+		if got := short(d); !slices.Equal(got, c.want) || d.Again != c.again {
+			t.Errorf("%+v: got %v, again in %v", c, got, d.Again)
+		}
 	}
 }
 

@@ -191,8 +191,8 @@ func (d *decider) lost(t Target) (verdict, Refusal) {
 	return gives, Lost
 }
 
-// patience returns how long the workload tolerates a target that does not answer. It reports false
-// if it stays for ever.
+// patience returns how long the workload still tolerates a target that does not answer. It reports false if it stays
+// for ever.
 func (d *decider) patience(t Target) (wait time.Duration, ends bool) {
 	limit := DefaultToleration
 	if d.Policy.Exclusive {
@@ -204,15 +204,19 @@ func (d *decider) patience(t Target) (wait time.Duration, ends bool) {
 		}
 		limit = time.Duration(*of.TolerationSeconds) * time.Second
 	}
-	return t.Unreachable.Add(limit).Sub(d.Now), true
+	from := t.Unreachable
+	if d.Known.After(from) {
+		from = d.Known
+	}
+	return from.Add(limit).Sub(d.Now), true
 }
 
 func (d *decider) taint(t corev1.Taint) (verdict, Refusal) {
 	why := Tainted
-	if t.Key == workload.DrainTaint {
-		why = Draining
-	}
 	of, ok := d.tolerates(t)
+	if t.Key == workload.DrainTaint { // the owner of the target decides, not the tenant
+		why, ok = Draining, false
+	}
 	switch {
 	case t.Effect == corev1.TaintEffectPreferNoSchedule:
 		return takes, ""

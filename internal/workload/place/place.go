@@ -32,6 +32,9 @@ type Snapshot struct {
 	Parts []Part
 	// Hold means that no target is given up because it is unreachable.
 	Hold bool
+	// Known is since when the server has known which targets answer, without a break. A target that did not answer
+	// before counts as lost since then.
+	Known time.Time
 	// Now is the time of the decision.
 	Now time.Time
 }

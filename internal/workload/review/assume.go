@@ -96,6 +96,6 @@ func assumedLoss() time.Time { return time.Unix(0, 0) }
 
 // held reports whether no target is given up because it does not answer.
 func (s *session) held() bool {
-	_, held := s.inventory.For(&scheduling.Placement{})
+	_, held, _ := s.inventory.For(&scheduling.Placement{})
 	return held
 }

@@ -50,7 +50,7 @@ func (s *Scheduler) Snapshot(ctx context.Context, of Subject, p *scheduling.Plac
 		snap.Policy.Only = at
 		snap.Policy.Strategy = scheduling.Single
 	}
-	snap.Targets, snap.Hold = s.options.Inventory.For(p)
+	snap.Targets, snap.Hold, snap.Known = s.options.Inventory.For(p)
 	if a != nil {
 		if err := s.addParts(ctx, of, &snap); err != nil {
 			return snap, err
