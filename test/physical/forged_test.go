@@ -36,6 +36,7 @@ import (
 type forged struct {
 	*world
 	name, view string
+	token      string // of the manifest
 	pair       tls.Certificate
 
 	mu      sync.Mutex
@@ -47,7 +48,8 @@ type forged struct {
 func (w *world) forge(t *testing.T, name, compute string) *forged {
 	t.Helper()
 	f := &forged{world: w, name: name, answers: http.NotFound}
-	f.bootstrap(t, must(t, "workload", "sync", name, "--mode", "Pull", "--image", "kcp:test", "--labels", "region="+name, "-o", "json", "-w", ":root:"+compute))
+	f.token = f.manifest(t, compute)
+	f.certify(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	t.Cleanup(func() { cancel(); running.Wait() })
@@ -86,9 +88,10 @@ func (w *world) forge(t *testing.T, name, compute string) *forged {
 	return f
 }
 
-// bootstrap gets a certificate with the token in a manifest.
-func (f *forged) bootstrap(t *testing.T, manifest string) {
+// manifest registers the physical cluster, and returns the token in the manifest of its agent.
+func (f *forged) manifest(t *testing.T, compute string) (token string) {
 	t.Helper()
+	manifest := must(t, "workload", "sync", f.name, "--mode", "Pull", "--image", "kcp:test", "--labels", "region="+f.name, "-o", "json", "-w", ":root:"+compute)
 	var list struct {
 		Items []struct {
 			Kind       string
@@ -113,13 +116,14 @@ func (f *forged) bootstrap(t *testing.T, manifest string) {
 			t.Fatal(err)
 		}
 		f.view = config.Host
-		f.certify(t, config.BearerToken)
-		return
+		return config.BearerToken
 	}
 	t.Fatalf("the manifest has no Secret:\n%s", manifest)
+	return ""
 }
 
-func (f *forged) certify(t *testing.T, token string) {
+// certify gets a certificate with the token.
+func (f *forged) certify(t *testing.T) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -135,12 +139,7 @@ func (f *forged) certify(t *testing.T, token string) {
 	}
 	var got syncer.CertificateResponse
 	eventually(t, "a certificate", func() error { // the server may write the SyncTarget at the same time
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.view+"/"+syncer.Certificate, strings.NewReader(string(body)))
-		if err != nil {
-			return err
-		}
-		req.Header.Set("Authorization", "Bearer "+token)
-		code, text, err := f.do(req)
+		code, text, err := f.sendToken(t, http.MethodPost, f.view+"/"+syncer.Certificate, string(body))
 		if err != nil || code != http.StatusOK {
 			return fmt.Errorf("%d %s, %w", code, text, err)
 		}
@@ -150,6 +149,16 @@ func (f *forged) certify(t *testing.T, token string) {
 	for block, rest := pem.Decode([]byte(got.Certificate)); block != nil; block, rest = pem.Decode(rest) {
 		f.pair.Certificate = append(f.pair.Certificate, block.Bytes)
 	}
+}
+
+// sendToken sends a request with the token of the manifest.
+func (f *forged) sendToken(t *testing.T, method, url, body string) (int, string, error) {
+	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		return 0, "", err
+	}
+	req.Header.Set("Authorization", "Bearer "+f.token)
+	return f.do(req)
 }
 
 func (f *forged) tls() *tls.Config {

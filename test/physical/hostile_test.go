@@ -19,6 +19,7 @@ import (
 
 	"github.com/unforked/kcp/client"
 	"github.com/unforked/kcp/internal/workload/engine"
+	"github.com/unforked/kcp/internal/workload/syncer"
 )
 
 // TestHostile has a consumer with two physical clusters, whose owners wrote them themselves.
@@ -38,6 +39,30 @@ func TestHostile(t *testing.T) {
 	t.Run("wrong reports hide no others", func(t *testing.T) { s.sumsDespiteWrong(t, east, west) })
 	t.Run("wrong addresses hide no others", func(t *testing.T) { s.joinsDespiteWrong(t, east, west) })
 	t.Run("streams end with the rights", func(t *testing.T) { s.endsStreams(t, east) })
+	t.Run("a token of a manifest", func(t *testing.T) { s.stealsManifest(t, east, west) })
+}
+
+// stealsManifest uses the token of a manifest for what it is not for, and after another manifest was made.
+func (s *tenant) stealsManifest(t *testing.T, east, west *forged) {
+	thief := &forged{world: s.world, name: "east", view: east.view, token: east.token}
+	for what, c := range map[string]struct{ method, url string }{
+		"a certificate of another cluster": {http.MethodPost, west.view + "/" + syncer.Certificate},
+		"the heartbeat":                    {http.MethodPut, east.view + "/" + syncer.Heartbeat},
+		"objects with a part":              {http.MethodGet, east.view + "/clusters/*/apis/workload.kcp.io/v1alpha1/workloads"},
+		"the SyncTarget":                   {http.MethodGet, s.config.Host + "/clusters/root:compute/apis/workload.kcp.io/v1alpha1/synctargets/east"},
+		"objects of a tenant":              {http.MethodGet, s.config.Host + "/clusters/root:shop/api/v1/namespaces/default/secrets"},
+	} {
+		if code, text, err := thief.sendToken(t, c.method, c.url, "{}"); err != nil || code != http.StatusForbidden {
+			t.Errorf("%s: %d %s, %v", what, code, text, err)
+		}
+	}
+	if code, text, err := thief.sendToken(t, http.MethodPost, east.view+"/"+syncer.Certificate, "{}"); err != nil || code != http.StatusBadRequest {
+		t.Fatalf("a malformed request for a certificate: %d %s, %v", code, text, err)
+	}
+	east.manifest(t, "compute")
+	if code, text, err := thief.sendToken(t, http.MethodPost, east.view+"/"+syncer.Certificate, "{}"); err != nil || code != http.StatusUnauthorized {
+		t.Errorf("after another manifest: %d %s, %v", code, text, err)
+	}
 }
 
 // report writes the report of a forged physical cluster about an object, and returns the answer.

@@ -119,7 +119,10 @@ func bootstrapKubeconfig(ctx context.Context, s *remote.Server, target *unstruct
 	meta := metav1.ObjectMeta{Name: "kcp-" + name + "-" + workload.CertificateSubresource, OwnerReferences: owner}
 	create := metav1.CreateOptions{FieldManager: remote.UserAgent}
 	_, err = clients.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: secretsNamespace}}, create)
-	if err = ignoreExisting(err); err == nil {
+	if err = ignoreExisting(err); err == nil { // tokens of an earlier manifest end with the service account
+		err = clients.CoreV1().ServiceAccounts(secretsNamespace).Delete(ctx, name, metav1.DeleteOptions{})
+	}
+	if err == nil || apierrors.IsNotFound(err) {
 		_, err = clients.CoreV1().ServiceAccounts(secretsNamespace).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: owner}}, create)
 	}
 	if err = ignoreExisting(err); err == nil {
