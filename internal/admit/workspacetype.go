@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"slices"
 
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
@@ -368,26 +367,6 @@ func validateType(r Request, spec tenancyapi.WorkspaceTypeSpec) error {
 		return err
 	}
 	return nil
-}
-
-// validatePermissions refuses permissions for an initializer or terminator that the type does not have. A type that had
-// some keeps them: they hold for the workspaces that still wait for an initializer after the type has dropped it.
-func validatePermissions(r Request, spec tenancyapi.WorkspaceTypeSpec) error {
-	old := typeIn(r.GetOldObject()).Spec
-	var errs field.ErrorList
-	for _, of := range []struct {
-		role        string
-		has         bool
-		before, now []rbacv1.PolicyRule
-	}{
-		{"initializer", spec.Initializer, old.InitializerPermissions, spec.InitializerPermissions},
-		{"terminator", spec.Terminator, old.TerminatorPermissions, spec.TerminatorPermissions},
-	} {
-		if !of.has && len(of.now) > 0 && len(of.before) == 0 {
-			errs = append(errs, field.Forbidden(field.NewPath("spec", of.role+"Permissions"), fmt.Sprintf("the type has no %s: set spec.%s to true, or remove the permissions", of.role, of.role)))
-		}
-	}
-	return r.invalid(errs...)
 }
 
 // validateBindings refuses default bindings to exports that the user may not bind. Those that

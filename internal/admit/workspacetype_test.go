@@ -3,6 +3,7 @@ package admit
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -121,6 +122,18 @@ func TestTypePermissions(t *testing.T) {
 			err := rule.Validate(t.Context(), request("c", "workspacetypes", "web", c.old, c.now))
 			if c.refused != apierrors.IsInvalid(err) || c.refused && !strings.Contains(err.Error(), "spec."+role+"Permissions: Forbidden: the type has no "+role+": set spec."+role+" to true") || !c.refused && err != nil {
 				t.Errorf("%s, %s: %v", role, name, err)
+			}
+		}
+		for field, value := range map[string]any{"verbs": []any{}, "apiGroups": nil, "resources": []any{}} {
+			broken := map[string]any{"verbs": []any{"get"}, "apiGroups": []any{""}, "resources": []any{"configmaps"}}
+			broken[field] = value
+			rules := append(slices.Clone(some), broken)
+			err := rule.Validate(t.Context(), request("c", "workspacetypes", "web", spec(true, some), spec(true, rules)))
+			if want := "spec." + role + "Permissions[1]." + field + ": Required value"; !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), want) {
+				t.Errorf("a %s with %s: %v: %v", role, field, value, err)
+			}
+			if err := rule.Validate(t.Context(), request("c", "workspacetypes", "web", spec(true, rules), spec(true, rules))); err != nil {
+				t.Errorf("an old type of a %s with %s: %v: %v", role, field, value, err)
 			}
 		}
 	}

@@ -50,7 +50,7 @@ func (l *limits) enter(slots ...slot) (leave func(), err error) {
 	defer l.mu.Unlock()
 	for _, s := range slots {
 		if left := s.most - l.used[s.name]; left <= 0 || s.sharer != "" && l.used[s.shared()] >= left {
-			return nil, apierrors.NewTooManyRequests(fmt.Sprintf("too many %s: at most %d", s.what, s.most), 1)
+			return nil, apierrors.NewTooManyRequests(fmt.Sprintf("too many %s: at most %d; try again when some have ended", s.what, s.most), 1)
 		}
 	}
 	count := func(n int) {

@@ -92,7 +92,7 @@ func (u *usages) List(ctx context.Context, o *internalversion.ListOptions) (runt
 	})
 	u.pods.warn(ctx, w, failed, "pods")
 	if len(w.parts) > 0 && len(failed) == len(w.parts) {
-		return nil, apierrors.NewServiceUnavailable("no physical cluster of the workloads tells the usage of pods")
+		return nil, apierrors.NewServiceUnavailable("no physical cluster of the workloads tells the usage of pods: ask its owner to install metrics-server, or try again if it does not answer now")
 	}
 	slices.SortFunc(out.Items, func(a, b metrics.PodMetrics) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
