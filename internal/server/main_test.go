@@ -157,8 +157,8 @@ func size(check, nightly int) int {
 	return check
 }
 
-// leftOut reports whether make check leaves out a request of a large set: it sends one of eight.
-func leftOut() bool { return rand.IntN(size(8, 1)) > 0 }
+// leftOut reports whether make check leaves out a request of a large set: it sends one of 20.
+func leftOut() bool { return rand.IntN(size(20, 1)) > 0 }
 
 // A tenant is a logical cluster for one test.
 type tenant struct {
