@@ -206,16 +206,15 @@ func (i *Inventory) replace(name string, next []Target, now time.Time) (before [
 	}
 	if holds := place.Hold(placed(i.targets)); holds != i.holds {
 		i.holds, i.turned = holds, !i.turned
-		if !holds { // before the next decision: targets that are about to answer, too, have not answered for long
+		if !holds { // the other targets may be about to answer, too
 			i.known = now
 		}
 	}
 	return before, false
 }
 
-// KnowFrom says when the server began to look at the targets. What a target did before is not known: it may have
-// answered. Toleration of targets that do not answer begins then at the earliest, and begins again after a time in which
-// nothing left them.
+// KnowFrom sets the time from which on the server knows which targets answer. Toleration of a target that does not
+// answer begins then at the earliest, because the target may have answered before. It begins again when a hold ends.
 func (i *Inventory) KnowFrom(now time.Time) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
